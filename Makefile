@@ -1,0 +1,54 @@
+PYTHON ?= python3
+ARGS ?=
+
+BIN := .venv/bin
+BENCHMARKS := $(wildcard benchmarks/*.py)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help demo test lint format docs bench clean
+
+help: ## Print this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "Each target makes .venv and installs what it needs. ARGS='...' is handed on to demo and test."
+
+demo: .venv/.paper ## Run the short demonstration, `igr demo`
+	$(BIN)/igr demo $(ARGS)
+
+test: .venv/.dev ## Run the tests and doctests (ARGS='-m slow' for those that take minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not slow" $(ARGS)
+
+lint: .venv/.dev ## Check style, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/.dev ## Mend style and formatting where that is safe
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: .venv/.docs ## Build the site, warnings being errors
+	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+	@echo "The site is in docs/_build/html: open docs/_build/html/index.html"
+
+bench: .venv/.dev ## Run every script in benchmarks/, one after another
+	@test -n "$(BENCHMARKS)" || echo "benchmarks/ holds no Python script, so there is nothing to run"
+	@for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+clean: ## Remove built files and caches, but neither .venv nor results
+	rm -rf build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp is touched only after its install has succeeded, so an interrupted install is done again.
+.venv/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "igr needs Python 3.11 or newer, but PYTHON=$(PYTHON) is: $$($(PYTHON) --version 2>&1)." >&2; \
+	  echo "Name a newer one, for example: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; \
+	  exit 1; }
+	$(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/.%: pyproject.toml constraints.txt | .venv/.created
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$*]'
+	@touch $@
