@@ -1,0 +1,68 @@
+"""Relaxations of discrete distributions, built around the Invertible Gaussian Reparameterization.
+
+Names are imported on first use, so that ``import igr`` and the command line start without torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from igr import functional, nn, testing, transforms
+    from igr.distributions import BinaryConcrete, GumbelSoftmax, InvertibleGaussian, InvertibleReparameterization
+    from igr.kl import MonteCarlo, categorical_kl, monte_carlo_kl
+    from igr.transforms import Planar, SoftmaxPlusPlus, StickBreaking, VertexInterpolation
+
+_MODULES = ("functional", "nn", "testing", "transforms")
+
+_HOMES = {
+    # distributions on the simplex
+    "InvertibleReparameterization": "distributions",
+    "InvertibleGaussian": "distributions",
+    "GumbelSoftmax": "distributions",
+    "BinaryConcrete": "distributions",
+    # maps onto the simplex, and what may come before them
+    "SoftmaxPlusPlus": "transforms",
+    "VertexInterpolation": "transforms",
+    "StickBreaking": "transforms",
+    "Planar": "transforms",
+    # divergences
+    "MonteCarlo": "kl",
+    "monte_carlo_kl": "kl",
+    "categorical_kl": "kl",
+}
+
+__all__ = [
+    "__version__",
+    "functional",
+    "nn",
+    "testing",
+    "transforms",
+    "InvertibleReparameterization",
+    "InvertibleGaussian",
+    "GumbelSoftmax",
+    "BinaryConcrete",
+    "SoftmaxPlusPlus",
+    "VertexInterpolation",
+    "StickBreaking",
+    "Planar",
+    "MonteCarlo",
+    "monte_carlo_kl",
+    "categorical_kl",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"igr.{name}")
+    if name in _HOMES:
+        import_module("igr.kl")  # whoever holds a distribution has its KLs registered
+        return getattr(import_module(f"igr.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'igr' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

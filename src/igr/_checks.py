@@ -1,0 +1,125 @@
+"""Checks of arguments, shared by functions, transforms and distributions.
+
+Types and shapes are always checked. Values are checked in eager mode only: under ``torch.compile``, ``torch.func.vmap``
+and CUDA-graph capture a tensor's values cannot be looked at, so the same constructors work there unchecked.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def values_checkable(*values: object) -> bool:
+    """Whether the entries of these tensors may be looked at here."""
+    if torch.compiler.is_compiling():
+        return False
+    interpreters = torch._C._functorch.get_interpreter_stack() or ()
+    if any(level.key() == torch._C._functorch.TransformType.Vmap for level in interpreters):
+        return False
+    tensors = [v for v in values if isinstance(v, Tensor)]
+    if any(t.is_meta for t in tensors):
+        return False
+    return not (any(t.is_cuda for t in tensors) and torch.cuda.is_current_stream_capturing())
+
+
+def widen(x: Tensor) -> Tensor:
+    """Half precisions are computed in float32; everything else as it is."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def log(x: float | Tensor) -> float | Tensor:
+    """log of a number or of a tensor."""
+    return widen(x).log() if isinstance(x, Tensor) else math.log(x)
+
+
+def describe(value: object) -> str:
+    """What an error message says was given."""
+    if isinstance(value, Tensor):
+        return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
+    return f"{value!r}" if isinstance(value, (bool, int, float, str)) else f"a {type(value).__name__}"
+
+
+def check_tensor(name: str, value: object) -> Tensor:
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a floating-point tensor, got {describe(value)}; use torch.as_tensor(...)")
+    if not value.dtype.is_floating_point:
+        raise TypeError(f"{name} must be a floating-point tensor, got {describe(value)}; use {name}.float()")
+    return value
+
+
+def check_parameter(name: str, value: object, categories: str = "K - 1") -> Tensor:
+    """A floating tensor of shape (*, K) or (*, K - 1), as ``categories`` says, with K at least 2."""
+    tensor = check_tensor(name, value)
+    least = 2 if categories == "K" else 1
+    if tensor.dim() == 0 or tensor.shape[-1] < least:
+        raise ValueError(
+            f"{name} must have shape (*, {categories}) with K >= 2 categories on its last axis, "
+            f"got shape {tuple(tensor.shape)}"
+        )
+    return tensor
+
+
+def broadcast(**named: object) -> torch.Size:
+    """The common shape of the tensors and shapes among the named values, or an error that names them."""
+    shapes = {name: getattr(v, "shape", v) for name, v in named.items() if isinstance(v, (Tensor, torch.Size))}
+    try:
+        return torch.Size(torch.broadcast_shapes(*shapes.values()))
+    except RuntimeError:
+        given = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
+        raise ValueError(f"shapes that do not broadcast together: {given}; the category axis is last") from None
+
+
+def check_row_scalar(
+    name: str, value: object, like: Tensor | None = None, *, at_most: float = math.inf
+) -> float | Tensor:
+    """A positive number, a 0-d tensor, or a tensor with last axis 1 (one value per row), in the dtype of ``like``."""
+    if isinstance(value, Tensor):
+        check_tensor(name, value)
+        if value.dim() > 0 and value.shape[-1] != 1:
+            raise ValueError(
+                f"{name} must be a number, a 0-d tensor or a tensor of shape (*, 1) holding one value per row, got "
+                f"shape {tuple(value.shape)}, which would mean one value per category; use {name}.unsqueeze(-1)"
+            )
+    elif isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number or a floating-point tensor, got {describe(value)}")
+    check_range(name, value, at_most=at_most)
+    return value.to(like.dtype) if isinstance(value, Tensor) and like is not None else value
+
+
+def check_range(name: str, value: float | Tensor, *, at_most: float = math.inf) -> None:
+    """0 < value < inf, or 0 < value <= at_most."""
+    if not values_checkable(value):
+        return
+    low, high = _extremes(value)
+    if not (low > 0 and high < math.inf and high <= at_most):
+        rule = "positive and finite" if at_most == math.inf else f"in (0, {at_most:g}]"
+        found = (
+            f"a value of {value}"
+            if not isinstance(value, Tensor)
+            else f"{describe(value)} with values in [{low:g}, {high:g}]"
+        )
+        raise ValueError(f"{name} must be {rule}, got {found}")
+
+
+def check_finite(name: str, value: Tensor) -> None:
+    if not values_checkable(value):
+        return
+    low, high = _extremes(value)
+    if not (low > -math.inf and high < math.inf):
+        raise ValueError(
+            f"{name} must be finite, got {describe(value)} with NaN or infinite entries; "
+            "look for the step that produced them"
+        )
+
+
+def _extremes(value: float | Tensor) -> tuple[float, float]:
+    """Smallest and largest entry in one pass; both NaN if any entry is."""
+    if not isinstance(value, Tensor):
+        return float(value), float(value)
+    if value.numel() == 0:
+        return 1.0, 1.0
+    low, high = torch.aminmax(value.detach())
+    return low.item(), high.item()

@@ -1,0 +1,238 @@
+r"""Which KL divergences between pushed-forward bases are closed forms, and which are infinite.
+
+A relaxation is a base distribution on :math:`\mathbb{R}^{K-1}` and the maps that carry it onto the simplex, here a
+sequence of transforms; the Gumbel-Softmax, which no such sequence describes, counts as the empty one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributions import (
+    Distribution,
+    Independent,
+    Laplace,
+    LowRankMultivariateNormal,
+    MultivariateNormal,
+    Normal,
+    Transform,
+    constraints,
+    kl_divergence,
+)
+
+from igr._checks import log, values_checkable, widen
+from igr.transforms import SoftmaxPlusPlus, StickBreaking, VertexInterpolation, row, same_value
+
+Rows = bool | Tensor
+
+ADVICE = "estimate it with igr.monte_carlo_kl(p, q, num_samples)"
+
+
+def diagonal_normal(base: Distribution) -> Normal | None:
+    """The Normal inside, if ``base`` is one with independent coordinates."""
+    inner = base.base_dist if isinstance(base, Independent) and base.reinterpreted_batch_ndims == 1 else None
+    return inner if isinstance(inner, Normal) else None
+
+
+def full_normal(base: Distribution) -> tuple[Tensor, Tensor] | None:
+    """Mean and Cholesky factor, if ``base`` is a normal of any covariance."""
+    normal = diagonal_normal(base)
+    if normal is not None:
+        return normal.loc, normal.scale.diag_embed()
+    if isinstance(base, (MultivariateNormal, LowRankMultivariateNormal)):
+        return base.loc, base.scale_tril
+    return None
+
+
+def gaussian_kl(p: Normal, q: Normal) -> Tensor:
+    r"""Equation 13: :math:`KL(N(\mu_1, \sigma_1^2) \| N(\mu_2, \sigma_2^2))`, summed over the last axis."""
+    d = p.scale.log() - q.scale.log()
+    # r² - 1 - 2 log r as expm1(2d) - 2d: never negative, and exact where the scales nearly agree
+    return 0.5 * (torch.expm1(2 * d) - 2 * d + ((p.loc - q.loc) / q.scale).square()).sum(-1)
+
+
+def kl(
+    p: Distribution, p_maps: Sequence[Transform], q: Distribution, q_maps: Sequence[Transform], like: Tensor
+) -> Tensor | None:
+    """The KL divergence where it is known, row by row.
+
+    None where it is not known; NaN in such rows if they cannot be looked at. ``like`` is a parameter of shape ``(*,
+    K)`` or ``(*, K-1)``, whose dtype and device the result has.
+    """
+    closed, same = _closed(p, p_maps, q, q_maps)
+    if same is True:
+        return closed
+    infinite = _infinite(p_maps, q_maps, q.event_shape[-1] + 1)
+    known = _either(same, infinite)
+    if known is False or (isinstance(known, Tensor) and values_checkable(known) and not bool(known.all())):
+        return None
+    value = widen(like).new_full(torch.broadcast_shapes(p.batch_shape, q.batch_shape), math.inf)
+    if isinstance(known, Tensor):
+        value = value.masked_fill(~known, math.nan)
+    return torch.where(same, closed, value) if isinstance(same, Tensor) and closed is not None else value
+
+
+def _closed(
+    p: Distribution, p_maps: Sequence[Transform], q: Distribution, q_maps: Sequence[Transform]
+) -> tuple[Tensor | None, Rows]:
+    """The KL of the bases, and the rows in which it is the KL on the simplex because both maps are the same."""
+    if not p_maps or not q_maps or len(p_maps) != len(q_maps):
+        return None, False
+    if not all(a is b or a == b for a, b in zip(p_maps[:-1], q_maps[:-1], strict=True)):
+        return None, False
+    last, other = p_maps[-1], q_maps[-1]
+    if isinstance(last, SoftmaxPlusPlus) and isinstance(other, SoftmaxPlusPlus):
+        if len(p_maps) == 1:
+            rescaled = _in_coordinates_of(last, q, other)
+            closed = None if rescaled is None else _base_kl(p, rescaled)
+            return closed, closed is not None
+        same = _both(_equal(last.tau, other.tau), _equal(last.delta, other.delta))
+    elif isinstance(last, VertexInterpolation) and isinstance(other, VertexInterpolation):
+        same = _equal(last.tau, other.tau)
+    else:
+        same = last is other or last == other
+    if same is False:
+        return None, False
+    closed = _base_kl(p, q)
+    return closed, False if closed is None else same
+
+
+def _in_coordinates_of(p_map: SoftmaxPlusPlus, q: Distribution, q_map: SoftmaxPlusPlus) -> Distribution | None:
+    r"""The base of q as seen through the softmax++ of p.
+
+    The log-ratios :math:`y / \tau - \log \delta` determine z, so another temperature and :math:`\delta` are the affine
+    map :math:`y \mapsto r y + c` with :math:`r = \tau_1 / \tau_2` and :math:`c = \tau_1 \log(\delta_1 / \delta_2)`.
+    """
+    if same_value(p_map.tau, q_map.tau) and same_value(p_map.delta, q_map.delta):
+        return q
+    return _affine(q, p_map.tau / q_map.tau, p_map.tau * (log(p_map.delta) - log(q_map.delta)))
+
+
+def _affine(base: Distribution, r: float | Tensor, c: float | Tensor) -> Distribution | None:
+    """The distribution of r y + c, for location-scale families."""
+    if isinstance(base, Independent):
+        inner = _affine(base.base_dist, r, c)
+        return None if inner is None else Independent(inner, base.reinterpreted_batch_ndims, validate_args=False)
+    if isinstance(base, (Normal, Laplace)):
+        return type(base)(r * base.loc + c, r * base.scale, validate_args=False)
+    column = r.unsqueeze(-1) if isinstance(r, Tensor) and r.dim() else r
+    if isinstance(base, MultivariateNormal):
+        return MultivariateNormal(r * base.loc + c, scale_tril=column * base.scale_tril, validate_args=False)
+    if isinstance(base, LowRankMultivariateNormal):
+        factor, diagonal = column * base.cov_factor, r * r * base.cov_diag
+        return LowRankMultivariateNormal(r * base.loc + c, factor, diagonal, validate_args=False)
+    return None
+
+
+def _base_kl(p: Distribution, q: Distribution) -> Tensor | None:
+    """KL between two bases, or None if there is no closed form."""
+    p_normal, q_normal = diagonal_normal(p), diagonal_normal(q)
+    if p_normal is not None and q_normal is not None:
+        return gaussian_kl(p_normal, q_normal)
+    p_full, q_full = full_normal(p), full_normal(q)
+    if p_full is not None and q_full is not None:
+        return _full_gaussian_kl(*p_full, *q_full)
+    try:
+        closed: Tensor = kl_divergence(p, q)
+    except NotImplementedError:
+        return None
+    return closed
+
+
+def _full_gaussian_kl(mu1: Tensor, tril1: Tensor, mu2: Tensor, tril2: Tensor) -> Tensor:
+    """KL between two normals with Cholesky factors of their covariances."""
+    whitened = torch.linalg.solve_triangular(tril2, tril1, upper=False)
+    shift = torch.linalg.solve_triangular(tril2, (mu1 - mu2).unsqueeze(-1), upper=False)
+    squares = whitened.square().sum((-2, -1)) + shift.square().sum((-2, -1)) - mu1.shape[-1]
+    return 0.5 * squares + log_diagonal(tril2) - log_diagonal(tril1)
+
+
+def log_diagonal(tril: Tensor) -> Tensor:
+    """Half the log-determinant of the covariance."""
+    return tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+class _Image(NamedTuple):
+    """The part of the simplex that a sequence of maps reaches: all, the sticks', that near the vertices, or unknown."""
+
+    kind: str
+    tau: float | Tensor = 1.0
+    delta: float | Tensor = 1.0
+    leftover: bool = True
+
+
+def _image(maps: Sequence[Transform]) -> _Image:
+    if not maps:
+        return _Image("all")
+    *flow, last = maps
+    sticks = flow[-1] if flow else None
+    if isinstance(last, SoftmaxPlusPlus) and isinstance(sticks, StickBreaking):
+        flow = flow[:-1]
+        image = _Image("sticks", last.tau, last.delta, sticks.leftover)
+    elif isinstance(last, SoftmaxPlusPlus):
+        image = _Image("all")
+    elif isinstance(last, VertexInterpolation):
+        image = _Image("vertices", last.tau)
+    else:
+        return _Image("unknown")
+    onto = all(getattr(f.codomain, "base_constraint", f.codomain) is constraints.real for f in flow)
+    return image if onto else _Image("unknown")
+
+
+def _infinite(p_maps: Sequence[Transform], q_maps: Sequence[Transform], K: int) -> Rows:
+    """The rows in which p gives mass to points that q cannot reach."""
+    p, q = _image(p_maps), _image(q_maps)
+    if "unknown" in (p.kind, q.kind) or q.kind == "all":
+        return False
+    if q.kind == "sticks":
+        return _sticks_leave(p, q, K) if p.kind == "sticks" else True
+    if p.kind == "vertices":
+        return _less(q.tau, p.tau)  # a smaller τ reaches a smaller neighbourhood of each vertex
+    return _less(q.tau, 1.0) if p.kind == "all" else False
+
+
+def _sticks_leave(p: _Image, q: _Image, K: int) -> Rows:
+    r"""Whether some a reached by p falls outside what q reaches, both images being simplices.
+
+    In the coordinates of q, p's :math:`a` is :math:`r a + c` with :math:`r = \tau_2 / \tau_1` and
+    :math:`c = \tau_2 \log(\delta_2 / \delta_1)`. An affine map carries one simplex into another iff it carries the
+    vertices there: :math:`e_k`, and the last one, 0 in the literal form and :math:`(-1, \dots, -1)` with the leftover
+    stick.
+    """
+    r, c = q.tau / p.tau, q.tau * (log(q.delta) - log(p.delta))
+    n = K - 1
+    last = (c - r) if p.leftover else c
+    outside: Rows = False
+    for entries, total in (([r + c] + [c] * (n > 1), r + n * c), ([last], n * last)):
+        rest = (1 - total) / K if q.leftover else 1 - total
+        for stick in [rest] + [entry + rest if q.leftover else entry for entry in entries]:
+            outside = _either(outside, _less(stick, 0.0))
+    return outside
+
+
+def _less(a: float | Tensor, b: float | Tensor) -> Rows:
+    less = a < b
+    return row(less) if isinstance(less, Tensor) else less
+
+
+def _equal(a: float | Tensor, b: float | Tensor) -> Rows:
+    if same_value(a, b):
+        return True
+    equal = torch.as_tensor(a == b)
+    return row(equal) if isinstance(a, Tensor) or isinstance(b, Tensor) else bool(equal)
+
+
+def _either(a: Rows, b: Rows) -> Rows:
+    if a is True or b is True:
+        return True
+    return b if a is False else a if b is False else a | b
+
+
+def _both(a: Rows, b: Rows) -> Rows:
+    if a is False or b is False:
+        return False
+    return b if a is True else a if b is True else a & b

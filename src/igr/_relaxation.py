@@ -1,0 +1,135 @@
+"""What all relaxations share."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+
+from igr import functional
+from igr._checks import broadcast, check_tensor, describe, values_checkable, widen
+from igr._kl_forms import ADVICE
+from igr.transforms import simplex
+
+Shape = Sequence[int]
+
+
+class Relaxation(Distribution, ABC):
+    """What all relaxations share: scores decide the hard sample, and a smooth map of them is the relaxed one."""
+
+    has_rsample = True
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
+    support: constraints.Constraint = simplex
+
+    def __init__(self, batch_shape: torch.Size, event_shape: torch.Size, validate_args: bool | None) -> None:
+        super().__init__(batch_shape, event_shape, validate_args=False)
+        self._validate_args = Distribution._validate_args if validate_args is None else validate_args
+
+    @abstractmethod
+    def _scores(self, sample_shape: Shape, generator: torch.Generator | None) -> Tensor:
+        """Noise and parameters combined: what the map onto the simplex is applied to."""
+
+    @abstractmethod
+    def _relax(self, scores: Tensor) -> Tensor:
+        """The point of the simplex."""
+
+    @abstractmethod
+    def _log_relax(self, scores: Tensor) -> Tensor:
+        """Its logarithm."""
+
+    @abstractmethod
+    def _harden(self, scores: Tensor) -> Tensor:
+        """Its limit at temperature zero."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype:
+        """The dtype of samples."""
+
+    @abstractmethod
+    def log_rsample_and_log_prob(
+        self, sample_shape: Shape = (), *, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The logarithm of a sample and the sample's log-density, computed from the noise itself."""
+
+    @abstractmethod
+    def log_prob_from_log(self, log_z: Tensor) -> Tensor:
+        """:meth:`log_prob` as a function of the logarithm of a sample, which cannot underflow."""
+
+    def rsample(self, sample_shape: Shape = (), *, generator: torch.Generator | None = None) -> Tensor:
+        """A differentiable sample, shape ``sample_shape + batch_shape + event_shape``."""
+        return self._relax(self._scores(sample_shape, generator)).to(self.dtype)
+
+    def sample(self, sample_shape: Shape = (), *, generator: torch.Generator | None = None) -> Tensor:
+        """A sample without gradient."""
+        with torch.no_grad():
+            return self.rsample(sample_shape, generator=generator)
+
+    def log_rsample(self, sample_shape: Shape = (), *, generator: torch.Generator | None = None) -> Tensor:
+        """The logarithm of a differentiable sample; finite where the sample itself underflows."""
+        return self._log_relax(self._scores(sample_shape, generator))
+
+    def hard_rsample(self, sample_shape: Shape = (), *, generator: torch.Generator | None = None) -> Tensor:
+        """A discrete sample, exactly one-hot, with the gradient of the relaxed one (straight-through)."""
+        scores = self._scores(sample_shape, generator)
+        return functional.straight_through(self._harden(scores), self._relax(scores)).to(self.dtype)
+
+    def rsample_and_log_prob(
+        self, sample_shape: Shape = (), *, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """A differentiable sample and its log-density, computed from the noise and not from the rounded sample."""
+        log_z, log_q = self.log_rsample_and_log_prob(sample_shape, generator=generator)
+        return log_z.exp().to(self.dtype), log_q
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The log-density at a point of the simplex, shape ``sample_shape + batch_shape``."""
+        self._check_shape("value", value)
+        if self._validate_args and values_checkable(value) and not bool(self.support.check(value).all()):
+            raise ValueError(
+                f"value is not in the support of {self}: expected {describe_support(self)}, got {describe(value)}; "
+                "use samples of this distribution, or log_prob_from_log on their logarithms"
+            )
+        value = widen(value)
+        positive = value > 0  # keeps the gradient of the logarithm finite at an exact zero
+        return self.log_prob_from_log(torch.where(positive, torch.where(positive, value, 1.0).log(), -math.inf))
+
+    def kl(self, other: Distribution) -> Tensor:
+        r"""The KL divergence :math:`KL(\text{self} \| \text{other})` in closed form, shape ``batch_shape``.
+
+        Infinite where ``other`` cannot reach all that ``self`` does. Usable inside ``torch.compile(fullgraph=True)``;
+        there, rows that have no closed form are NaN, since values cannot be looked at.
+
+        Raises:
+            NotImplementedError: there is no closed form; the message names the alternative.
+        """
+        if isinstance(other, Relaxation) and other.event_shape != self.event_shape:
+            raise ValueError(f"KL between event shapes {tuple(self.event_shape)} and {tuple(other.event_shape)}")
+        value = self._known_kl(other)
+        if value is None:
+            raise NotImplementedError(f"no closed form for KL({self} || {other}); {ADVICE}")
+        return value
+
+    def _known_kl(self, other: Distribution) -> Tensor | None:
+        return None
+
+    def _check_shape(self, name: str, value: Tensor) -> None:
+        check_tensor(name, value)
+        events = len(self.event_shape)
+        if value.shape[value.dim() - events :] != self.event_shape:
+            raise ValueError(f"{name} must have shape (*, {self.event_shape[-1]}), got {tuple(value.shape)}")
+        broadcast(**{name: value.shape[: value.dim() - events], "batch_shape": self.batch_shape})
+
+    def _expanded(self, owner: type[Distribution], instance: Self | None, batch_shape: Shape, **changed: Any) -> Self:
+        """A copy with another batch shape and other parameters."""
+        new: Self = self._get_checked_instance(owner, instance)  # type: ignore[no-untyped-call]
+        new.__dict__.update(self.__dict__, _batch_shape=torch.Size(batch_shape), **changed)
+        return new
+
+
+def describe_support(d: Distribution) -> str:
+    return "a number in [0, 1]" if not d.event_shape else f"{d.event_shape[-1]} non-negative entries that sum to one"

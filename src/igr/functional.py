@@ -1,0 +1,340 @@
+r"""Pure tensor maths: maps onto the simplex, their inverses, and the drop-in samplers.
+
+:math:`K` is the number of categories; arguments have shape ``(*, K-1)``, points of the simplex ``(*, K)``, and the
+category axis is last. A temperature is a number, a 0-d tensor, or a tensor of shape ``(*, 1)`` with one value per row.
+Half precisions are computed in float32: points of the simplex come back in the dtype of the input, logarithms in
+float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from igr._checks import (
+    broadcast,
+    check_parameter,
+    check_row_scalar,
+    describe,
+    log,
+    values_checkable,
+    widen,
+)
+
+__all__ = [
+    "gaussian_softmax",
+    "gumbel_softmax",
+    "harden",
+    "log_softmaxpp",
+    "log_softmaxpp_inverse",
+    "log_stick_breaking",
+    "log_stick_breaking_inverse",
+    "log_vertex_interpolation",
+    "softmaxpp",
+    "softmaxpp_inverse",
+    "straight_through",
+    "vertex_interpolation",
+    "vertex_interpolation_inverse",
+]
+
+
+def softmaxpp(y: Tensor, tau: float | Tensor = 1.0, delta: float | Tensor = 1.0) -> Tensor:
+    r"""The softmax++ of equation 15, with the K-th coordinate that completes it to one.
+
+    .. math:: g(y, \tau)_k = \frac{\exp(y_k / \tau)}{\sum_{j<K} \exp(y_j / \tau) + \delta}, \quad k < K.
+
+    Note:
+        It is a softmax over :math:`(y / \tau, \log \delta)` and computed as one: the K-th coordinate is never
+        :math:`1 - \sum_k g_k`, which is zero or negative for most float32 arguments at low temperature.
+
+    Arguments:
+        y: :math:`y`, shape ``(*, K-1)``.
+        tau: the temperature :math:`\tau`.
+        delta: :math:`\delta`, the weight of the K-th category.
+
+    Returns:
+        A point of the simplex, shape ``(*, K)``.
+
+    Example:
+        >>> softmaxpp(torch.tensor([0.0, 0.0]))
+        tensor([0.3333, 0.3333, 0.3333])
+    """
+    return _softmaxpp_logits(y, tau, delta).softmax(-1).to(y.dtype)
+
+
+def log_softmaxpp(y: Tensor, tau: float | Tensor = 1.0, delta: float | Tensor = 1.0) -> Tensor:
+    """The logarithm of :func:`softmaxpp`, finite wherever ``y / tau`` is."""
+    return _softmaxpp_logits(y, tau, delta).log_softmax(-1)
+
+
+def softmaxpp_inverse(z: Tensor, tau: float | Tensor = 1.0, delta: float | Tensor = 1.0) -> Tensor:
+    r"""Inverse of :func:`softmaxpp`: :math:`y_k = \tau (\log z_k - \log z_K + \log \delta)`.
+
+    Note:
+        A coordinate of ``z`` that has underflowed to zero cannot be inverted; :func:`log_softmaxpp_inverse` starts from
+        logarithms, which do not underflow.
+    """
+    check_parameter("z", z, "K")
+    return log_softmaxpp_inverse(widen(z).log(), tau, delta).to(z.dtype)
+
+
+def log_softmaxpp_inverse(log_z: Tensor, tau: float | Tensor = 1.0, delta: float | Tensor = 1.0) -> Tensor:
+    """Inverse of :func:`log_softmaxpp`: ``(*, K)`` logarithms of a point of the simplex to ``(*, K-1)``."""
+    check_parameter("log_z", log_z, "K")
+    log_z = widen(log_z)
+    tau, delta = check_row_scalar("tau", tau, log_z), check_row_scalar("delta", delta, log_z)
+    return tau * (log_z[..., :-1] - log_z[..., -1:] + log(delta))
+
+
+def log_stick_breaking(y: Tensor) -> Tensor:
+    r"""Logarithm of :math:`w = SB(\mathrm{sigmoid}(y))`, the leftover stick last.
+
+    .. math:: w_k = u_k \prod_{i<k} (1 - u_i), \quad w_K = \prod_{i<K} (1 - u_i), \quad u = \mathrm{sigmoid}(y).
+
+    Sums of log-sigmoids: nothing is clipped, and a stick of length :math:`e^{-1000}` keeps its logarithm and gradient.
+
+    References:
+        Equation 16, with the leftover stick as K-th category.
+
+    Arguments:
+        y: shape ``(*, K-1)``.
+
+    Returns:
+        ``log w``, shape ``(*, K)``; ``w`` sums to one.
+
+    Example:
+        >>> log_stick_breaking(torch.zeros(2)).exp()
+        tensor([0.5000, 0.2500, 0.2500])
+    """
+    y = widen(check_parameter("y", y))
+    log_rest = F.logsigmoid(-y).cumsum(-1)  # (*, K-1), what is left after each break
+    return F.pad(F.logsigmoid(y), (0, 1)) + F.pad(log_rest, (1, 0))
+
+
+def log_stick_breaking_inverse(log_w: Tensor) -> Tensor:
+    r"""Inverse of :func:`log_stick_breaking`: :math:`y_k = \log w_k - \log \sum_{j>k} w_j`."""
+    log_w = widen(check_parameter("log_w", log_w, "K"))
+    log_tail = log_w.flip(-1).logcumsumexp(-1).flip(-1)  # (*, K), log Σ_{j>=k} w_j
+    return log_w[..., :-1] - log_tail[..., 1:]
+
+
+def vertex_interpolation(w: Tensor, tau: float | Tensor) -> Tensor:
+    r"""Interpolates between a point of the simplex and its nearest vertex.
+
+    .. math:: z = \tau w + (1 - \tau)\, e_{\arg\max w}, \quad 0 < \tau \le 1.
+
+    Note:
+        The paper projects onto the vertices of :math:`\mathcal{S}^{(K-1)}`, zero included, which read literally gives
+        zero unless some :math:`w_k > 1/2`. This is the nearest vertex of the closed simplex, the leftover taking part.
+
+    References:
+        Equation 17.
+
+    Arguments:
+        w: a point of the simplex, shape ``(*, K)``.
+        tau: the temperature, in (0, 1].
+
+    Example:
+        >>> vertex_interpolation(torch.tensor([0.5, 0.3, 0.2]), 0.1)
+        tensor([0.9500, 0.0300, 0.0200])
+    """
+    tau = check_row_scalar("tau", tau, at_most=1.0)
+    vertex = one_hot_argmax(check_parameter("w", w, "K"))
+    return (tau * w + (1 - tau) * vertex).to(w.dtype)
+
+
+def log_vertex_interpolation(log_w: Tensor, tau: float | Tensor) -> Tensor:
+    """The logarithm of :func:`vertex_interpolation`, as a function of ``log w``."""
+    tau = check_row_scalar("tau", tau, at_most=1.0)
+    log_w = widen(check_parameter("log_w", log_w, "K"))
+    nearest = one_hot_argmax(log_w) > 0
+    # log(τ w + 1 - τ) at the vertex; its argument is fenced off elsewhere, where it could underflow to log1p(-1)
+    top = torch.log1p(tau * torch.expm1(log_w.masked_fill(~nearest, 0.0)))
+    return torch.where(nearest, top, log(tau) + log_w)
+
+
+def vertex_interpolation_inverse(z: Tensor, tau: float | Tensor) -> Tensor:
+    r"""Inverse of :func:`vertex_interpolation`: :math:`w = (z - (1 - \tau)\, e_{\arg\max z}) / \tau`.
+
+    Off the image (K disjoint pieces of the simplex) the result has a negative entry or another largest one than ``z``.
+    """
+    tau = check_row_scalar("tau", tau, at_most=1.0)
+    vertex = one_hot_argmax(check_parameter("z", z, "K"))
+    return ((z - (1 - tau) * vertex) / tau).to(z.dtype)
+
+
+def harden(y: Tensor) -> Tensor:
+    r"""The limit :math:`h(y)` of the softmax++ as :math:`\tau \to 0`, as a one-hot vector.
+
+    Category :math:`k^* = \arg\max_k y_k` if :math:`y_{k^*} > 0`, category :math:`K` if all :math:`y_k < 0`: the
+    threshold is zero whatever :math:`\delta` is.
+
+    References:
+        Proposition 1.
+
+    Arguments:
+        y: shape ``(*, K-1)``.
+
+    Returns:
+        One-hot ``(*, K)`` in the dtype of ``y``, without gradient.
+
+    Example:
+        >>> harden(torch.tensor([[0.2, 1.5], [-0.3, -2.0]]))
+        tensor([[0., 1., 0.],
+                [0., 0., 1.]])
+    """
+    return one_hot_argmax(F.pad(check_parameter("y", y), (0, 1)))
+
+
+def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
+    """The value of ``hard``, exactly, with the gradient of ``soft``."""
+    return hard + (soft - soft.detach())  # the bracket is an exact zero, so a one-hot stays one-hot
+
+
+def gaussian_softmax(
+    loc: Tensor,
+    scale: Tensor | float,
+    tau: float | Tensor = 1.0,
+    hard: bool = False,
+    *,
+    delta: float | Tensor = 1.0,
+    mask: Tensor | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    r"""One sample of IGR-I per row, in one call: :math:`\mathrm{softmax}_{++}(\mu + \sigma \epsilon, \tau)`.
+
+    Where ``torch.nn.functional.gumbel_softmax`` takes K logits, this takes K-1 locations and K-1 scales; the K-th
+    category is the reference, likely where all locations are negative.
+
+    Arguments:
+        loc: :math:`\mu`, shape ``(*, K-1)``.
+        scale: :math:`\sigma > 0`, broadcastable with ``loc``.
+        tau: the temperature :math:`\tau`.
+        hard: return :math:`h(y)`, exactly one-hot, with the gradient of the relaxed sample.
+        delta: :math:`\delta`, the weight of the K-th category in the softmax++.
+        mask: booleans, shape ``(*, K)``; categories where it is False get probability exactly zero.
+        generator: source of the noise; eager mode only.
+
+    Returns:
+        Shape ``(*, K)``, rows sum to one.
+
+    Raises:
+        ValueError: shapes that do not broadcast, a temperature that is not positive, a mask that forbids a whole row.
+
+    Example:
+        >>> loc, scale = torch.randn(32, 9), torch.ones(32, 9)
+        >>> gaussian_softmax(loc, scale, tau=0.5).shape
+        torch.Size([32, 10])
+        >>> gaussian_softmax(loc, scale, tau=0.5, hard=True).sum()
+        tensor(32.)
+    """
+    check_parameter("loc", loc)
+    scale = as_scale(scale, loc)
+    shape = _sample_shape(broadcast(loc=loc, scale=scale), loc.shape[-1] + 1, mask, tau=tau, delta=delta)
+    dtype = torch.promote_types(loc.dtype, scale.dtype)
+    mu, sigma = widen(loc.to(dtype)), widen(scale.to(dtype))
+    eps = gaussian_noise(shape, mu, generator)
+    y = torch.addcmul(mu, sigma, eps)  # (*, K-1)
+    scores = F.pad(y, (0, 1)) if hard else None
+    return _relax(_softmaxpp_logits(y, tau, delta), scores, mask).to(dtype)
+
+
+def gumbel_softmax(
+    logits: Tensor,
+    tau: float | Tensor = 1.0,
+    hard: bool = False,
+    *,
+    mask: Tensor | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    r"""One sample of the Gumbel-Softmax per row: :math:`\mathrm{softmax}((\log \alpha + \epsilon) / \tau)`.
+
+    A twin of ``torch.nn.functional.gumbel_softmax`` that refuses a temperature of zero, takes masks, generators and
+    per-row temperatures, draws its noise in float32 for half-precision logits, and whose ``hard=True`` is exactly
+    one-hot.
+
+    References:
+        Equation 5; Maddison et al. (2017); Jang et al. (2017).
+
+    Arguments:
+        logits: :math:`\log \alpha`, unnormalised, shape ``(*, K)``.
+        tau: the temperature :math:`\tau`.
+        hard: return a one-hot vector with the gradient of the relaxed sample.
+        mask: booleans, shape ``(*, K)``; categories where it is False get probability exactly zero.
+        generator: source of the noise; eager mode only.
+
+    Returns:
+        Shape ``(*, K)``, rows sum to one.
+
+    Example:
+        >>> mask = torch.tensor([True, True, False])
+        >>> gumbel_softmax(torch.zeros(5, 3), tau=0.1, mask=mask)[:, 2]
+        tensor([0., 0., 0., 0., 0.])
+    """
+    log_alpha = widen(check_parameter("logits", logits, "K"))
+    tau = check_row_scalar("tau", tau, log_alpha)
+    log_alpha = log_alpha.expand(_sample_shape(log_alpha.shape, logits.shape[-1], mask, tau=tau))
+    scores = log_alpha + gumbel_noise(log_alpha, generator)
+    return _relax(scores / tau, scores if hard else None, mask).to(logits.dtype)
+
+
+def gaussian_noise(shape: Sequence[int], like: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Standard normal noise of this shape with the dtype and device of ``like``."""
+    return torch.randn(shape, dtype=like.dtype, device=like.device, generator=generator)
+
+
+def gumbel_noise(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Standard Gumbel noise with the shape, dtype and device of ``like``."""
+    # in place on a fresh tensor; an exponential that rounds to zero would be infinite noise
+    tiny = torch.finfo(like.dtype).tiny
+    noise = torch.empty_like(like, memory_format=torch.contiguous_format)
+    return noise.exponential_(generator=generator).clamp(min=tiny).log_().neg_()
+
+
+def as_scale(scale: Tensor | float, loc: Tensor) -> Tensor:
+    """``scale`` as a tensor beside ``loc``."""
+    if isinstance(scale, (int, float)) and not isinstance(scale, bool):
+        return loc.new_full((1,), scale)
+    return check_parameter("scale", scale)
+
+
+def _softmaxpp_logits(y: Tensor, tau: float | Tensor, delta: float | Tensor) -> Tensor:
+    """The argument of the softmax that the softmax++ is: (y / τ, log δ), of shape (*, K)."""
+    y = widen(check_parameter("y", y))
+    tau, delta = check_row_scalar("tau", tau, y), check_row_scalar("delta", delta, y)
+    x, last = y / tau, log(delta)
+    if not isinstance(last, Tensor):
+        return F.pad(x, (0, 1), value=last)
+    shape = broadcast(y=x[..., :1], delta=last)
+    return torch.cat([x.expand(shape[:-1] + x.shape[-1:]), last.expand(shape)], -1)
+
+
+def one_hot_argmax(x: Tensor) -> Tensor:
+    """One-hot of the largest entry, without gradient."""
+    return torch.zeros_like(x).scatter(-1, x.argmax(-1, keepdim=True), 1.0)
+
+
+def _sample_shape(parameters: torch.Size, K: int, mask: Tensor | None, **row_scalars: float | Tensor) -> torch.Size:
+    """``parameters`` with the leading axes that masks and temperatures add: every row has noise of its own."""
+    rows = {name: check_row_scalar(name, value) for name, value in row_scalars.items()}
+    if mask is not None:
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+            raise TypeError(f"mask must be a boolean tensor, True where a category is allowed, got {describe(mask)}")
+        if mask.dim() == 0 or mask.shape[-1] != K:
+            raise ValueError(f"mask must have shape (*, K) with K = {K}, got shape {tuple(mask.shape)}")
+        if values_checkable(mask) and not bool(mask.any(-1).all()):
+            raise ValueError("mask forbids every category of some row; allow at least one per row")
+        rows["mask"] = mask[..., :1]
+    return broadcast(parameters=torch.Size((*parameters[:-1], 1)), **rows)[:-1] + parameters[-1:]
+
+
+def _relax(logits: Tensor, scores: Tensor | None, mask: Tensor | None) -> Tensor:
+    """Softmax over the allowed categories; straight-through to the largest of ``scores`` if they are given."""
+    if mask is not None:
+        logits = logits.masked_fill(~mask, -torch.inf)
+        scores = None if scores is None else scores.masked_fill(~mask, -torch.inf)
+    soft = logits.softmax(-1)
+    return soft if scores is None else straight_through(one_hot_argmax(scores), soft)

@@ -1,0 +1,469 @@
+r"""The maps :math:`g(\cdot, \tau)` as torch transforms.
+
+Two kinds: maps onto the simplex, :math:`\mathbb{R}^{K-1} \to \Delta^{K-1}` (:class:`SoftmaxPlusPlus`,
+:class:`VertexInterpolation`), and maps of :math:`\mathbb{R}^{K-1}` that may come before the softmax++
+(:class:`StickBreaking`, :class:`Planar`). Log-determinants are those of the first :math:`K-1` coordinates.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import ComposeTransform, Transform, constraints
+
+from igr import functional
+from igr._checks import broadcast, check_parameter, check_row_scalar, check_tensor, log, values_checkable, widen
+
+__all__ = [
+    "Planar",
+    "SimplexTransform",
+    "SoftmaxPlusPlus",
+    "StickBreaking",
+    "VertexInterpolation",
+    "call_and_ladj",
+    "simplex",
+]
+
+
+class _Simplex(constraints.Constraint):
+    """Non-negative vectors that sum to one, within what the dtype and the number of categories allow."""
+
+    event_dim = 1
+
+    def check(self, value: Tensor) -> Tensor:
+        tolerance = torch.finfo(value.dtype).eps * (4 + math.sqrt(value.shape[-1]))
+        return (value >= 0).all(-1) & ((widen(value).sum(-1) - 1).abs() <= tolerance)
+
+
+simplex = _Simplex()
+
+
+class _Sticks(constraints.Constraint):
+    """The image of :class:`StickBreaking`: the vectors whose K sticks are all positive."""
+
+    event_dim = 1
+
+    def __init__(self, leftover: bool) -> None:
+        self.leftover = leftover
+
+    def check(self, value: Tensor) -> Tensor:
+        return (_sticks(value, self.leftover) > 0).all(-1)
+
+
+class _NearVertices(constraints.Constraint):
+    """The image of :class:`VertexInterpolation`: K disjoint pieces of the simplex."""
+
+    event_dim = 1
+
+    def __init__(self, tau: float | Tensor) -> None:
+        self.tau = tau
+
+    def check(self, value: Tensor) -> Tensor:
+        w = functional.vertex_interpolation_inverse(widen(value), self.tau)
+        return simplex.check(value) & (w > 0).all(-1) & (w.argmax(-1) == value.argmax(-1))
+
+
+class SimplexTransform(Transform, ABC):
+    r"""A bijection from :math:`\mathbb{R}^{K-1}` into the simplex that also works on logarithms.
+
+    A point near a vertex underflows, its logarithm does not: densities and samples go through the methods here.
+    """
+
+    domain = constraints.real_vector
+    codomain: constraints.Constraint = simplex
+    bijective = True
+
+    @abstractmethod
+    def log_call(self, y: Tensor) -> Tensor:
+        """log g(y), shape ``(*, K-1)`` to ``(*, K)``."""
+
+    @abstractmethod
+    def log_inverse(self, log_z: Tensor) -> Tensor:
+        """The y with log g(y) = ``log_z``, shape ``(*, K)`` to ``(*, K-1)``."""
+
+    @abstractmethod
+    def ladj(self, y: Tensor, log_z: Tensor) -> Tensor:
+        r""":math:`\log |\det J_g(y)|` of the first K-1 coordinates, given ``log_z`` = log g(y)."""
+
+    @abstractmethod
+    def harden(self, y: Tensor) -> Tensor:
+        r"""The limit of g(y) as :math:`\tau \to 0`, a one-hot ``(*, K)``."""
+
+    def call_and_ladj(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """g(y) and its log-determinant in one pass."""
+        log_z = self.log_call(y)
+        return log_z.exp().to(y.dtype), self.ladj(y, log_z)
+
+    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.ladj(x, self.log_call(x))
+
+    def forward_shape(self, shape: Sequence[int]) -> torch.Size:
+        return _row_shape("forward", shape, 1, self._row_scalars())
+
+    def inverse_shape(self, shape: Sequence[int]) -> torch.Size:
+        return _row_shape("inverse", shape, -1, self._row_scalars())
+
+    def _row_scalars(self) -> dict[str, float | Tensor]:
+        return {name: getattr(self, name) for name in ("tau", "delta") if hasattr(self, name)}
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return False
+        return all(same_value(value, getattr(other, name)) for name, value in self._row_scalars().items())
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        arguments = ", ".join(f"{name}={show(value)}" for name, value in self._row_scalars().items())
+        return f"{type(self).__name__}({arguments})"
+
+
+class SoftmaxPlusPlus(SimplexTransform):
+    r"""Maps :math:`\mathbb{R}^{K-1}` onto the open simplex by the softmax++.
+
+    .. math:: g(y, \tau)_k = \frac{\exp(y_k / \tau)}{\sum_j \exp(y_j / \tau) + \delta}, \quad k < K,
+
+    and :math:`g_K = 1 - \sum_k g_k`, with :math:`\log |\det J_g| = \sum_{k=1}^K \log g_k - (K-1) \log \tau`.
+
+    Note:
+        Computed as a log-softmax over :math:`(y / \tau, \log \delta)`, so the log-determinant is finite for any
+        :math:`\tau`; the inverse is not, once a coordinate underflows: use :meth:`log_inverse`.
+
+    References:
+        Equation 15 and appendix A.
+
+    Arguments:
+        tau: the temperature :math:`\tau > 0`: a number, a 0-d tensor or one value per row, shape ``(*, 1)``.
+        delta: :math:`\delta > 0`, the weight of the K-th category, likewise.
+
+    Example:
+        >>> g = SoftmaxPlusPlus(tau=0.5)
+        >>> g(torch.tensor([1.0, -1.0]))
+        tensor([0.8668, 0.0159, 0.1173])
+    """
+
+    def __init__(self, tau: float | Tensor = 1.0, delta: float | Tensor = 1.0, cache_size: int = 0) -> None:
+        super().__init__(cache_size=cache_size)
+        self.tau = check_row_scalar("tau", tau)
+        self.delta = check_row_scalar("delta", delta)
+
+    def with_cache(self, cache_size: int = 1) -> SoftmaxPlusPlus:
+        return self if cache_size == self._cache_size else SoftmaxPlusPlus(self.tau, self.delta, cache_size)
+
+    def _call(self, y: Tensor) -> Tensor:
+        return functional.softmaxpp(y, self.tau, self.delta)
+
+    def _inverse(self, z: Tensor) -> Tensor:
+        return functional.softmaxpp_inverse(z, self.tau, self.delta)
+
+    def log_call(self, y: Tensor) -> Tensor:
+        return functional.log_softmaxpp(y, self.tau, self.delta)
+
+    def log_inverse(self, log_z: Tensor) -> Tensor:
+        return functional.log_softmaxpp_inverse(log_z, self.tau, self.delta)
+
+    def ladj(self, y: Tensor, log_z: Tensor) -> Tensor:
+        return log_z.sum(-1) - (log_z.shape[-1] - 1) * _log_row(self.tau, log_z)
+
+    def harden(self, y: Tensor) -> Tensor:
+        return functional.harden(y)
+
+
+class VertexInterpolation(SimplexTransform):
+    r"""Stick-breaking, then linear interpolation to the nearest vertex.
+
+    .. math:: w = SB(\mathrm{sigmoid}(y)), \qquad g(y, \tau) = \tau w + (1 - \tau)\, e_{\arg\max w},
+
+    with :math:`\log |\det J_g| = \sum_{k=1}^K \log w_k + (K-1) \log \tau`. For :math:`\tau < 1` the image is K disjoint
+    pieces, one at each vertex.
+
+    Note:
+        :math:`w` has K entries, the leftover stick last; read literally, the paper's projection would be zero unless
+        some :math:`w_k > 1/2`.
+
+    References:
+        Equation 17.
+
+    Arguments:
+        tau: the temperature, in (0, 1]: a number, a 0-d tensor or one value per row, shape ``(*, 1)``.
+    """
+
+    def __init__(self, tau: float | Tensor, cache_size: int = 0) -> None:
+        super().__init__(cache_size=cache_size)
+        self.tau = check_row_scalar("tau", tau, at_most=1.0)
+        self.codomain = _NearVertices(tau)
+
+    def with_cache(self, cache_size: int = 1) -> VertexInterpolation:
+        return self if cache_size == self._cache_size else VertexInterpolation(self.tau, cache_size)
+
+    def _call(self, y: Tensor) -> Tensor:
+        w = functional.log_stick_breaking(y).exp()
+        return functional.vertex_interpolation(w, self.tau).to(y.dtype)
+
+    def _inverse(self, z: Tensor) -> Tensor:
+        w = functional.vertex_interpolation_inverse(widen(z), self.tau)
+        return functional.log_stick_breaking_inverse(w.log()).to(z.dtype)
+
+    def log_call(self, y: Tensor) -> Tensor:
+        return functional.log_vertex_interpolation(functional.log_stick_breaking(y), self.tau)
+
+    def log_inverse(self, log_z: Tensor) -> Tensor:
+        return self._inverse(log_z.exp())
+
+    def ladj(self, y: Tensor, log_z: Tensor) -> Tensor:
+        return functional.log_stick_breaking(y).sum(-1) + y.shape[-1] * _log_row(self.tau, y)
+
+    def harden(self, y: Tensor) -> Tensor:
+        return functional.harden(StickBreaking()(y))
+
+
+class StickBreaking(Transform):
+    r"""Stick-breaking as a bijection of :math:`\mathbb{R}^{K-1}` onto a bounded part of it, to come before a softmax++.
+
+    With :math:`w = SB(\mathrm{sigmoid}(y))` and the leftover stick :math:`w_K = 1 - \sum_{k<K} w_k`,
+
+    .. math:: a_k = w_k - w_K, \qquad \log |\det J| = \sum_{k=1}^K \log w_k + \log K,
+
+    so that the softmax++ of :math:`a` is the softmax of :math:`w / \tau`, and :math:`h(a)` the longest of all K sticks.
+
+    Note:
+        ``leftover=False`` is the paper's literal form, :math:`a = w_{<K}`, without the :math:`\log K`. There every
+        :math:`a_k` is positive, so that the K-th category is never the limit of any sample.
+
+    References:
+        Equations 16 and 18.
+
+    Arguments:
+        leftover: whether the leftover stick competes as K-th category.
+
+    Example:
+        >>> StickBreaking()(torch.zeros(2))
+        tensor([0.2500, 0.0000])
+    """
+
+    domain = constraints.real_vector
+    bijective = True
+
+    def __init__(self, leftover: bool = True, cache_size: int = 0) -> None:
+        super().__init__(cache_size=cache_size)
+        self.leftover = leftover
+        self.codomain = _Sticks(leftover)
+
+    def with_cache(self, cache_size: int = 1) -> StickBreaking:
+        return self if cache_size == self._cache_size else StickBreaking(self.leftover, cache_size)
+
+    def _call(self, y: Tensor) -> Tensor:
+        return self._from_log_sticks(functional.log_stick_breaking(y)).to(y.dtype)
+
+    def _inverse(self, a: Tensor) -> Tensor:
+        return functional.log_stick_breaking_inverse(_sticks(widen(a), self.leftover).log()).to(a.dtype)
+
+    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
+        return self._ladj(functional.log_stick_breaking(x))
+
+    def call_and_ladj(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """a and its log-determinant in one pass."""
+        log_w = functional.log_stick_breaking(y)
+        return self._from_log_sticks(log_w).to(y.dtype), self._ladj(log_w)
+
+    def _from_log_sticks(self, log_w: Tensor) -> Tensor:
+        w = log_w.exp()
+        return w[..., :-1] - w[..., -1:] if self.leftover else w[..., :-1]
+
+    def _ladj(self, log_w: Tensor) -> Tensor:
+        return log_w.sum(-1) + (math.log(log_w.shape[-1]) if self.leftover else 0.0)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StickBreaking) and self.leftover == other.leftover
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"StickBreaking(leftover={self.leftover})"
+
+
+class Planar(Transform):
+    r"""The planar flow, made invertible for every parameter, with its inverse.
+
+    .. math:: f(y) = y + \hat{u} \tanh(w^\top y + b), \qquad
+        \log |\det J| = \log\bigl(1 + w^\top \hat{u}\, \mathrm{sech}^2(w^\top y + b)\bigr).
+
+    It is invertible iff :math:`w^\top \hat{u} > -1`. The component of :math:`u` along :math:`w` is moved there by
+
+    .. math:: \hat{u} = u + \bigl(m(w^\top u) - w^\top u\bigr) \frac{w}{\|w\|^2}, \qquad
+        m(x) = x \text{ for } x \ge 0, \quad c\,(e^{x / c} - 1) \text{ for } x < 0, \quad c = 1 - 10^{-6}.
+
+    Note:
+        :math:`m` keeps every :math:`u` with :math:`w^\top u \ge 0` as it is, and :math:`\hat{u} \to u` as
+        :math:`w \to 0`. The customary :math:`m(x) = \log(1 + e^x) - 1` has :math:`m(0) \ne 0`, so that there
+        :math:`\hat{u}` grows like :math:`1 / \|w\|`. The inverse is one monotone equation in :math:`w^\top y`, solved
+        by Newton's method from a bound on the side from which it converges; its gradient is that of the implicit
+        function.
+
+    References:
+        Rezende and Mohamed (2015), section 4.1 and appendix A.1.
+
+    Arguments:
+        u: :math:`u`, shape ``(*, K-1)``.
+        w: :math:`w`, shape ``(*, K-1)``; zero makes the flow a translation.
+        b: :math:`b`, a number or shape ``(*)``.
+    """
+
+    domain = constraints.real_vector
+    codomain = constraints.real_vector
+    bijective = True
+
+    def __init__(self, u: Tensor, w: Tensor, b: float | Tensor = 0.0, cache_size: int = 0) -> None:
+        super().__init__(cache_size=cache_size)
+        self.u, self.w = check_parameter("u", u), check_parameter("w", w)
+        self.b = check_tensor("b", b) if isinstance(b, Tensor) else float(b)
+        if u.shape[-1] != w.shape[-1]:
+            raise ValueError(f"u and w must have the same last axis, got shapes {tuple(u.shape)} and {tuple(w.shape)}")
+        self.batch_shape = broadcast(u=u.shape[:-1], w=w.shape[:-1], b=b)
+
+    def with_cache(self, cache_size: int = 1) -> Planar:
+        return self if cache_size == self._cache_size else Planar(self.u, self.w, self.b, cache_size)
+
+    def forward_shape(self, shape: Sequence[int]) -> torch.Size:
+        if len(shape) == 0 or shape[-1] != self.u.shape[-1]:
+            raise ValueError(f"Planar maps vectors of length {self.u.shape[-1]}, got shape {tuple(shape)}")
+        return broadcast(x=torch.Size(shape[:-1]), parameters=self.batch_shape) + torch.Size(shape[-1:])
+
+    inverse_shape = forward_shape
+
+    def constrained(self) -> tuple[Tensor, Tensor]:
+        r""":math:`\hat{u}`, shape ``(*, K-1)``, and :math:`w^\top \hat{u} \ge -1 + 10^{-6}`, shape ``(*)``."""
+        u, w = widen(self.u), widen(self.w)
+        wu = (w * u).sum(-1)
+        bound = 1 - 1e-6
+        negative = wu.clamp(max=0.0)
+        m = bound * torch.expm1(negative / bound) + (wu - negative)
+        squared = (w * w).sum(-1).clamp(min=torch.finfo(w.dtype).tiny)
+        return u + ((m - wu) / squared).unsqueeze(-1) * w, m
+
+    def _argument(self, y: Tensor) -> Tensor:
+        return (widen(self.w) * widen(y)).sum(-1) + self.b
+
+    def _call(self, y: Tensor) -> Tensor:
+        u_hat, _ = self.constrained()
+        return torch.addcmul(widen(y), u_hat, self._argument(y).tanh().unsqueeze(-1)).to(y.dtype)
+
+    def call_and_ladj(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """f(y) and its log-determinant in one pass."""
+        u_hat, wu = self.constrained()
+        tanh = self._argument(y).tanh()
+        x = torch.addcmul(widen(y), u_hat, tanh.unsqueeze(-1)).to(y.dtype)
+        return x, torch.log1p(wu * (1 - tanh) * (1 + tanh))
+
+    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.call_and_ladj(x)[1]
+
+    def _inverse(self, x: Tensor) -> Tensor:
+        u_hat, wu = self.constrained()
+        t = _solve_planar(self._argument(x), wu)
+        return torch.addcmul(widen(x), u_hat, -t.tanh().unsqueeze(-1)).to(x.dtype)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Planar) and all(
+            same_value(getattr(self, name), getattr(other, name)) for name in ("u", "w", "b")
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Planar(u={show(self.u)}, w={show(self.w)}, b={show(self.b)})"
+
+
+def _solve_planar(r: Tensor, c: Tensor) -> Tensor:
+    r"""The root t of :math:`t + c \tanh t = r`, for any :math:`c > -1`, differentiable in r and c.
+
+    On :math:`t \ge 0` (the equation is odd) the left side is concave for c > 0 and convex for c < 0, so Newton's steps
+    from a lower, respectively an upper, bound of the root are monotone; the bounds are close enough for eight of them.
+    """
+    with torch.no_grad():
+        size = r.abs()
+        linear, saturated = size / (1 + c), size - c  # from tanh t <= t and tanh t <= 1
+        # c > 0: q = t - (r - c) solves q (e^{2t} + 1) = 2c, so q has an upper bound and t a lower one
+        twice = 2 * c.clamp(min=1.0)
+        q = torch.maximum(1 + saturated.neg().clamp(min=0.0), twice.log() / 2 - saturated)
+        lower = torch.maximum(torch.maximum(linear, saturated), (twice / q - 1).clamp(min=1.0).log() / 2)
+        # c < 0: t - tanh t >= t³ / 5 on [0, 1]
+        cubic = (5 * size / c.clamp(max=-0.1).neg()).pow(1 / 3)
+        upper = torch.minimum(linear, saturated)
+        upper = torch.where((c < -0.1) & (cubic <= 1), torch.minimum(upper, cubic), upper)
+        t = torch.where(c > 0, torch.where(c > 1, lower, linear.maximum(saturated)), upper)
+        for _ in range(8):
+            t = _newton_step(t, size, c)
+        t = t.copysign(r)
+    # a Newton step from the root is the root again, with the first derivative of the implicit function; two steps
+    # have the second as well
+    return _newton_step(_newton_step(t, r, c), r, c)
+
+
+def _newton_step(t: Tensor, r: Tensor, c: Tensor) -> Tensor:
+    tanh = t.tanh()
+    return t - (t + c * tanh - r) / (1 + c * (1 - tanh) * (1 + tanh))
+
+
+def call_and_ladj(transform: Transform, x: Tensor) -> tuple[Tensor, Tensor]:
+    """``transform(x)`` and its log-determinant over the last axis, in one pass where the transform knows how to."""
+    if isinstance(transform, ComposeTransform):
+        total: Tensor | float = 0.0
+        for part in transform.parts:
+            x, ladj = call_and_ladj(part, x)
+            total = total + ladj
+        return x, total if isinstance(total, Tensor) else x.new_zeros(x.shape[:-1])
+    if hasattr(transform, "call_and_ladj"):
+        y, ladj = transform.call_and_ladj(x)
+    else:
+        y = transform(x)
+        ladj = transform.log_abs_det_jacobian(x, y)
+    return y, ladj if transform.domain.event_dim else ladj.sum(-1)
+
+
+def same_value(a: float | Tensor, b: float | Tensor) -> bool:
+    """Equality of numbers and tensors by value; of tensors whose values cannot be looked at, by identity."""
+    if a is b:
+        return True
+    if not isinstance(a, Tensor) and not isinstance(b, Tensor):
+        return a == b
+    if not values_checkable(a, b):
+        return False
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
+    return bool((a == b).all())  # type: ignore[union-attr]
+
+
+def _sticks(a: Tensor, leftover: bool) -> Tensor:
+    """The K sticks w from the K-1 coordinates a: inverse of the linear part of :class:`StickBreaking`."""
+    rest = 1 - a.sum(-1, keepdim=True)
+    last = rest / (a.shape[-1] + 1) if leftover else rest
+    return torch.cat([a + last if leftover else a, last], -1)
+
+
+def row(value: Tensor) -> Tensor:
+    """A per-row scalar without its last axis, to be combined with reductions over that axis."""
+    return value.squeeze(-1) if value.dim() else value
+
+
+def _log_row(value: float | Tensor, like: Tensor) -> float | Tensor:
+    logarithm = log(value)
+    return row(logarithm).to(like.dtype) if isinstance(logarithm, Tensor) else logarithm
+
+
+def _row_shape(way: str, shape: Sequence[int], change: int, row_scalars: dict[str, Any]) -> torch.Size:
+    if len(shape) == 0 or shape[-1] + min(change, 0) < 1:
+        raise ValueError(f"cannot infer the {way} shape of {tuple(shape)}: expected a last axis of categories")
+    rows = broadcast(x=torch.Size((*shape[:-1], 1)), **row_scalars)
+    return rows[:-1] + torch.Size((shape[-1] + change,))
+
+
+def show(value: float | Tensor) -> str:
+    if isinstance(value, Tensor):
+        return f"{value.item():g}" if value.numel() == 1 and values_checkable(value) else f"tensor{tuple(value.shape)}"
+    return f"{value:g}"
