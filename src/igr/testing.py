@@ -1,0 +1,420 @@
+r"""The correctness kit: properties that every transform and every relaxation must have, for yours and for ours.
+
+Each check runs one property after the other in float64 and fails with an :class:`AssertionError` that names the
+property.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.gradcheck import GradcheckError
+from torch.distributions import Distribution, Transform
+
+from igr.distributions import Relaxation
+from igr.kl import monte_carlo_kl
+from igr.transforms import SimplexTransform, call_and_ladj
+
+__all__ = ["check_distribution", "check_transform"]
+
+
+def check_transform(transform: Transform, x: Tensor | None = None, *, seed: int = 0, tolerance: float = 1e-9) -> None:
+    r"""Checks a transform of vectors: from :math:`\mathbb{R}^{K-1}` to itself or onto the simplex in
+    :math:`\mathbb{R}^K`.
+
+    Properties, in this order: ``shapes``, ``codomain``, ``round trip``, ``log-determinant`` (against the determinant
+    of the autograd Jacobian of the first K-1 coordinates), ``inverse log-determinant``, ``one pass``
+    (:func:`call_and_ladj` says what the two calls say), ``finite`` (float32, inputs up to 50), ``gradients`` (against
+    finite differences), ``equality`` (by value) and ``repr``.
+
+    Arguments:
+        transform: the transform.
+        x: float64 points of its domain, shape ``(N, *, K-1)``; by default eight standard normal vectors within 3, of
+            the
+            smallest length of at least two that the transform takes.
+        seed: seed of the default points.
+        tolerance: largest error, relative to the larger of one and the value. Round trips are asked only of points
+            whose
+            image has not underflowed.
+
+    Raises:
+        AssertionError: a property fails; the message names it.
+
+    Example:
+        >>> from igr.transforms import SoftmaxPlusPlus
+        >>> check_transform(SoftmaxPlusPlus(tau=0.3))
+    """
+    x = _default_points(transform, seed) if x is None else x
+    for name, check in _TRANSFORM_PROPERTIES.items():
+        _run(transform, name, partial(check, transform, x, tolerance))
+
+
+def check_distribution(
+    d: Relaxation,
+    *,
+    other: Distribution | None = None,
+    parameters: Sequence[Tensor] = (),
+    num_samples: int = 20_000,
+    seed: int = 0,
+) -> None:
+    r"""Checks a relaxation: its samples, its density, and that they belong together.
+
+    Properties, in this order: ``shapes`` (and ``expand``), ``support``, ``own density`` (``rsample_and_log_prob``
+    says what ``log_prob`` and ``log_prob_from_log`` say, in nine rows of ten; the rest may be beyond floating point),
+    ``integral`` (the density integrates to one within 1e-3, and its mean is that of the samples within 5 standard
+    errors; up to three categories), ``never NaN`` (at the vertices), ``hard samples`` (one-hot, with the gradient of
+    the relaxed sample), ``gradients`` (every tensor in ``parameters`` gets a finite one that is not all zero) and
+    ``KL`` (zero to itself; within 5 standard errors of Monte Carlo to ``other``).
+
+    Arguments:
+        d: the relaxation, with float64 parameters.
+        other: another distribution of the same kind, to which the KL divergence has a closed form.
+        parameters: leaf tensors that require gradients and should receive them.
+        num_samples: number of samples behind the statistical checks.
+        seed: seed of all randomness; torch's global generator is left as it was.
+
+    Raises:
+        AssertionError: a property fails; the message names it.
+
+    Example:
+        >>> from igr import InvertibleGaussian
+        >>> check_distribution(InvertibleGaussian(torch.zeros(2, dtype=torch.float64), 1.0, temperature=0.5))
+    """
+    with torch.random.fork_rng():
+        for name, check in _DISTRIBUTION_PROPERTIES.items():
+            torch.manual_seed(seed)
+            _run(d, name, partial(check, d, num_samples))
+        torch.manual_seed(seed)
+        _run(d, "gradients", partial(_every_parameter, d, parameters))
+        torch.manual_seed(seed)
+        _run(d, "KL", partial(_kl, d, other, num_samples))
+
+
+def _run(subject: object, name: str, check: Callable[[], None]) -> None:
+    try:
+        check()
+    except AssertionError as error:
+        raise AssertionError(f"property '{name}' fails for {subject}: {error}") from error
+
+
+def _close(what: str, actual: Tensor, expected: Tensor, tolerance: float) -> None:
+    error = (actual - expected).abs() / expected.abs().clamp(min=1.0)
+    worst = error.max().item() if error.numel() else 0.0
+    assert worst <= tolerance, f"{what} is off by {worst:.3g}, allowed {tolerance:.3g}"
+
+
+# transforms
+
+
+def _default_points(transform: Transform, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    for size in range(2, 4097):
+        try:
+            shape = transform.inverse_shape(transform.forward_shape(torch.Size((8, size))))
+        except (ValueError, RuntimeError):
+            continue
+        return torch.randn(shape, dtype=torch.float64, generator=generator).clamp(-3, 3)
+    raise ValueError(f"{transform} takes no vectors of length 2 to 4096; pass points x of its domain")
+
+
+def _is_simplex(x: Tensor, y: Tensor) -> bool:
+    return y.shape[-1] == x.shape[-1] + 1
+
+
+def _transform_shapes(t: Transform, x: Tensor, tolerance: float) -> None:
+    y = t(x)
+    expected = torch.Size(t.forward_shape(x.shape))
+    assert y.shape == expected, f"output has shape {tuple(y.shape)}, forward_shape says {tuple(expected)}"
+    back = torch.Size(t.inverse_shape(y.shape))
+    assert back[-1] == x.shape[-1], (
+        f"inverse_shape of {tuple(y.shape)} is {tuple(back)}, the input had {tuple(x.shape)}"
+    )
+    ladj = t.log_abs_det_jacobian(x, y)
+    assert ladj.shape == y.shape[:-1], (
+        f"the log-determinant has shape {tuple(ladj.shape)}, expected {tuple(y.shape[:-1])}"
+    )
+
+
+def _codomain(t: Transform, x: Tensor, tolerance: float) -> None:
+    assert bool(t.codomain.check(t(x)).all()), f"some outputs are not in the codomain {t.codomain}"
+
+
+def _round_trip(t: Transform, x: Tensor, tolerance: float) -> None:
+    y = t(x)
+    x = x.expand(y.shape[:-1] + x.shape[-1:])
+    whole = (y > 1e-300).all(-1) if _is_simplex(x, y) else torch.ones(y.shape[:-1], dtype=torch.bool)
+    _close("inv(forward(x))", t.inv(y)[whole], x[whole], tolerance)
+    if isinstance(t, SimplexTransform):
+        _close("log_inverse(log_call(x))", t.log_inverse(t.log_call(x)), x, tolerance)
+
+
+def _log_determinant(t: Transform, x: Tensor, tolerance: float) -> None:
+    """Autograd's Jacobian. Where z underflows, that of the log-ratios, whose own map to z has determinant prod z."""
+    y = t(x)
+    ladj = t.log_abs_det_jacobian(x, y)
+    if isinstance(t, SimplexTransform):
+        log_z = t.log_call(x)
+        reference = _slogdet(lambda v: _log_ratios(t.log_call(v)), x) + log_z.sum(-1)
+        _close("log_abs_det_jacobian, against log-ratios,", ladj, reference, tolerance)
+    size = x.shape[-1]
+    whole = (y > 1e-6).all(-1) if _is_simplex(x, y) else torch.ones(y.shape[:-1], dtype=torch.bool)
+    _close("log_abs_det_jacobian", ladj[whole], _slogdet(lambda v: t(v)[..., :size], x)[whole], tolerance)
+
+
+def _slogdet(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """log |det| of the Jacobian of f at every row of x."""
+    x = x.detach().expand(f(x).shape[:-1] + x.shape[-1:]).clone().requires_grad_()
+    y = f(x)
+    rows = [torch.autograd.grad(y[..., k].sum(), x, retain_graph=True)[0] for k in range(y.shape[-1])]
+    logabsdet: Tensor = torch.linalg.slogdet(torch.stack(rows, -2)).logabsdet
+    return logabsdet
+
+
+def _inverse_log_determinant(t: Transform, x: Tensor, tolerance: float) -> None:
+    y = t(x)
+    whole = (y > 1e-300).all(-1) if _is_simplex(x, y) else torch.ones(y.shape[:-1], dtype=torch.bool)
+    inverse = t.inv.log_abs_det_jacobian(y, t.inv(y))
+    _close("the inverse's log-determinant", inverse[whole], -t.log_abs_det_jacobian(x, y)[whole], tolerance)
+
+
+def _one_pass(t: Transform, x: Tensor, tolerance: float) -> None:
+    y, ladj = call_and_ladj(t, x)
+    _close("the value of call_and_ladj", y, t(x), tolerance)
+    _close("the log-determinant of call_and_ladj", ladj, t.log_abs_det_jacobian(x, t(x)), tolerance)
+
+
+def _finite(t: Transform, x: Tensor, tolerance: float) -> None:
+    far = (50 * x / x.abs().amax().clamp(min=1e-3)).float()
+    for signed in (far, -far):
+        y = t(signed)
+        assert bool(y.isfinite().all()), "float32 inputs up to 50 give nonfinite outputs"
+        ladj = t.log_abs_det_jacobian(signed, y)
+        assert bool(ladj.isfinite().all()), "float32 inputs up to 50 give nonfinite log-determinants"
+
+
+def _transform_gradients(t: Transform, x: Tensor, tolerance: float) -> None:
+    # one row is enough, and the log-determinant is O(1 / τ), so its differences are taken relative to that size
+    point = x.flatten(0, -2)[:1].clone().requires_grad_() if x.dim() > 1 else x.clone().requires_grad_()
+
+    def outputs(v: Tensor) -> tuple[Tensor, Tensor]:
+        y, ladj = call_and_ladj(t, v)
+        return y, ladj
+
+    try:
+        torch.autograd.gradcheck(outputs, (point,), eps=1e-7, atol=1e-4, rtol=1e-4)
+    except GradcheckError as error:
+        raise AssertionError(str(error)) from error
+
+
+def _equality(t: Transform, x: Tensor, tolerance: float) -> None:
+    assert t == copy.deepcopy(t), "a copy is not equal to the original"
+    assert t != Transform(), "it is equal to another kind of transform"
+
+
+def _repr(t: Transform, x: Tensor, tolerance: float) -> None:
+    name = type(t).__name__
+    assert name in repr(t), f"repr {t!r} does not name the class {name}"
+
+
+_TRANSFORM_PROPERTIES: dict[str, Callable[[Transform, Tensor, float], None]] = {
+    "shapes": _transform_shapes,
+    "codomain": _codomain,
+    "round trip": _round_trip,
+    "log-determinant": _log_determinant,
+    "inverse log-determinant": _inverse_log_determinant,
+    "one pass": _one_pass,
+    "finite": _finite,
+    "gradients": _transform_gradients,
+    "equality": _equality,
+    "repr": _repr,
+}
+
+
+# distributions
+
+
+def _log_ratios(log_z: Tensor) -> Tensor:
+    """log z_k / z_K for k < K: coordinates in which nothing underflows."""
+    return log_z[..., :-1] - log_z[..., -1:]
+
+
+def _coordinates(d: Relaxation, log_z: Tensor) -> Tensor:
+    """Log-ratios of a sample, shape (*, K-1); those of (z, 1 - z) for a scalar one."""
+    return _log_ratios(log_z) if d.event_shape else (log_z - (-torch.expm1(log_z)).log()).unsqueeze(-1)
+
+
+def _from_coordinates(d: Relaxation, ratios: Tensor) -> tuple[Tensor, Tensor]:
+    """log z and the log-determinant of log-ratios to the first K-1 coordinates of z."""
+    if d.event_shape:
+        log_z = F.pad(ratios, (0, 1)).log_softmax(-1)
+        return log_z, log_z.sum(-1)
+    ratio = ratios.squeeze(-1)
+    return F.logsigmoid(ratio), F.logsigmoid(ratio) + F.logsigmoid(-ratio)
+
+
+def _distribution_shapes(d: Relaxation, num_samples: int) -> None:
+    wide = torch.Size((2, *d.batch_shape))
+    for q, batch in ((d, d.batch_shape), (d.expand(wide), wide)):
+        assert q.batch_shape == batch, f"expand gives batch shape {tuple(q.batch_shape)}, expected {tuple(batch)}"
+        shape = torch.Size((5, *batch, *d.event_shape))
+        samples = {"rsample": q.rsample((5,)), "log_rsample": q.log_rsample((5,)), "hard_rsample": q.hard_rsample((5,))}
+        samples["rsample_and_log_prob"], log_q = q.rsample_and_log_prob((5,))
+        for name, z in samples.items():
+            assert z.shape == shape, f"{name} has shape {tuple(z.shape)}, expected {tuple(shape)}"
+        assert log_q.shape == shape[: len(batch) + 1], f"the log-density has shape {tuple(log_q.shape)}"
+
+
+def _support(d: Relaxation, num_samples: int) -> None:
+    assert bool(d.support.check(d.rsample((100,))).all()), "some samples are not in the support"
+
+
+def _own_density(d: Relaxation, num_samples: int) -> None:
+    log_z, log_q = d.log_rsample_and_log_prob((1000,))
+    assert bool(log_q.isfinite().all()), "some samples have a nonfinite log-density"
+    kept = log_z.exp() > 1e-300 if d.event_shape else (log_z.exp() > 1e-12) & (log_z < -1e-12)
+    kept = kept.flatten(len(d.batch_shape) + 1).all(-1) if d.event_shape else kept
+    for name, again in {
+        "log_prob_from_log": d.log_prob_from_log(log_z) if d.event_shape else log_q,
+        "log_prob": torch.where(kept, d.log_prob(_where(kept, log_z, d).exp()), log_q),
+    }.items():
+        agree = (again - log_q).abs() <= 1e-6 * log_q.abs().clamp(min=1.0)
+        share = agree.double().mean().item()
+        assert share >= 0.9, f"{name} agrees with rsample_and_log_prob in only {share:.1%} of the rows"
+
+
+def _where(kept: Tensor, log_z: Tensor, d: Relaxation) -> Tensor:
+    """Rows that have not underflowed; the others give way to the first that has not."""
+    rows = kept.unsqueeze(-1) if d.event_shape else kept
+    middle = torch.full_like(log_z, -math.log(log_z.shape[-1] if d.event_shape else 2))
+    return torch.where(rows, log_z, middle)
+
+
+def _integral(d: Relaxation, num_samples: int) -> None:
+    size = (d.event_shape[-1] if d.event_shape else 2) - 1
+    log_z = d.log_rsample((num_samples,)).detach()
+    if size > 2 or not bool((log_z < 0).all()):
+        return
+    ratios = _coordinates(d, log_z)
+    margin = 0.25 * (ratios.amax(0) - ratios.amin(0))
+    low, high = ratios.amin(0) - margin, ratios.amax(0) + margin  # (*, K-1)
+    if not d.event_shape:
+        low, high = low.clamp(min=-700.0), high.clamp(max=700.0)  # beyond, log z rounds to zero
+    total, mean = _integrate(d, low, high, *_LATTICES[0])
+    for lattice in _LATTICES[1:]:  # finer, until two of them agree
+        previous = total
+        total, mean = _integrate(d, low, high, *lattice)
+        if bool((total - previous).abs().max() < 5e-4):
+            break
+    _close("the integral of the density", total, torch.ones_like(total), 1e-3)
+    z = _leading(d, log_z)
+    error = z.std(0) / math.sqrt(num_samples)
+    worst = ((z.mean(0) - mean).abs() / (5 * error + 1e-3)).max().item()
+    assert worst <= 1, f"the mean of the density and that of the samples differ by {worst:.2g} times what is allowed"
+
+
+# number of points and step of Fibonacci lattices, to which hardly an edge of a density is parallel
+_LATTICES = ((28_657, 17_711), (75_025, 46_368), (514_229, 317_811))
+
+
+@torch.no_grad()
+def _integrate(d: Relaxation, low: Tensor, high: Tensor, points: int, step: int) -> tuple[Tensor, Tensor]:
+    """The mass and the mean of the density between two corners in log-ratios."""
+    total, mean, volume = torch.zeros_like(low[..., 0]), torch.zeros_like(low), (high - low).prod(-1)
+    for index in torch.arange(points, dtype=low.dtype).split(25_000):
+        unit = torch.stack([index / points, (index * step / points).frac()], -1)[:, : low.shape[-1]]
+        cells = unit.reshape(-1, *[1] * (low.dim() - 1), low.shape[-1])
+        point, log_det = _from_coordinates(d, low + cells * (high - low))
+        mass = (d.log_prob_from_log(point) + log_det).exp() * volume / points
+        total += mass.sum(0)
+        mean += (mass.unsqueeze(-1) * _leading(d, point)).sum(0)
+    return total, mean
+
+
+def _leading(d: Relaxation, log_z: Tensor) -> Tensor:
+    """The first K-1 coordinates of z, shape (*, K-1)."""
+    return log_z.exp()[..., :-1] if d.event_shape else log_z.exp().unsqueeze(-1)
+
+
+def _never_nan(d: Relaxation, num_samples: int) -> None:
+    vertex = d.hard_rsample((10,)).detach()
+    try:
+        value = d.log_prob(vertex)
+    except ValueError:
+        return  # refused, with advice
+    assert not bool(value.isnan().any()), "log_prob is NaN at a vertex"
+
+
+def _hard_samples(d: Relaxation, num_samples: int) -> None:
+    parameters = [p for p in _leaves(d) if p.requires_grad]
+    weights = torch.randn(7, *d.batch_shape, *d.event_shape, dtype=d.rsample().dtype)
+    torch.manual_seed(1)
+    soft = d.rsample((7,))
+    torch.manual_seed(1)
+    hard = d.hard_rsample((7,))
+    assert bool(((hard == 0) | (hard == 1)).all()), "some entries are neither zero nor one"
+    if d.event_shape:
+        assert bool((hard.sum(-1) == 1).all()), "some rows are not one-hot"
+    if parameters:
+        wanted = torch.autograd.grad((weights * soft).sum(), parameters, allow_unused=True)
+        given = torch.autograd.grad((weights * hard).sum(), parameters, allow_unused=True)
+        for a, b in zip(given, wanted, strict=True):
+            assert (a is None) == (b is None), "hard and relaxed samples depend on different parameters"
+            if a is not None and b is not None:
+                _close("the gradient of the hard sample", a, b, 1e-9)
+
+
+def _leaves(d: Relaxation) -> list[Tensor]:
+    """The leaf tensors that a sample depends on."""
+    leaves, nodes, seen = [], [d.log_rsample().grad_fn], set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            leaves.append(node.variable)
+        nodes.extend(parent for parent, _ in node.next_functions)
+    return leaves
+
+
+def _every_parameter(d: Relaxation, parameters: Sequence[Tensor]) -> None:
+    if not parameters:
+        return
+    log_z, log_q = d.log_rsample_and_log_prob((3,))
+    loss = (torch.randn_like(log_z) * log_z).sum() + log_q.sum()
+    for index, gradient in enumerate(torch.autograd.grad(loss, list(parameters), allow_unused=True)):
+        assert gradient is not None, f"parameter {index} gets no gradient"
+        assert bool(gradient.isfinite().all()), f"parameter {index} gets a nonfinite gradient"
+        assert bool((gradient != 0).any()), f"parameter {index} gets a gradient of zero"
+
+
+def _kl(d: Relaxation, other: Distribution | None, num_samples: int) -> None:
+    try:
+        own = d.kl(d)
+    except NotImplementedError:
+        own = None
+    if own is not None:
+        assert own.shape == d.batch_shape, f"it has shape {tuple(own.shape)}, expected {tuple(d.batch_shape)}"
+        _close("the KL to itself", own, torch.zeros_like(own), 1e-9)
+    if other is None:
+        return
+    closed = d.kl(other)
+    estimate, error = monte_carlo_kl(d, other, num_samples)
+    worst = ((closed - estimate).abs() / (5 * error + 1e-9)).max().item()
+    assert worst <= 1, f"it differs from Monte Carlo by {5 * worst:.1f} standard errors"
+
+
+_DISTRIBUTION_PROPERTIES: dict[str, Callable[[Relaxation, int], None]] = {
+    "shapes": _distribution_shapes,
+    "support": _support,
+    "own density": _own_density,
+    "integral": _integral,
+    "never NaN": _never_nan,
+    "hard samples": _hard_samples,
+}
