@@ -1,0 +1,1 @@
+"""The experiments of the paper, as anyone can rerun them."""
