@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -167,11 +167,9 @@ DISTRIBUTIONS: dict[str, Callable[[Setting], Pair]] = {
 }
 
 
-def cases(names: dict[str, object]) -> Iterator[tuple[str, Setting]]:
+def cases(names: Iterable[str]) -> list[tuple[str, Setting]]:
     """Every name at every setting."""
-    for name in names:
-        for K, tau, batch in SETTINGS:
-            yield name, Setting(K, tau, batch)
+    return [(name, Setting(K, tau, batch)) for name in names for K, tau, batch in SETTINGS]
 
 
 def label(value: object) -> str:

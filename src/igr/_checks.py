@@ -25,6 +25,14 @@ def values_checkable(*values: object) -> bool:
     return not (any(t.is_cuda for t in tensors) and torch.cuda.is_current_stream_capturing())
 
 
+def validation(validate_args: bool | None) -> bool:
+    """Values are checked unless the caller, or ``python -O``, says not to.
+
+    torch's global default is not asked: other packages switch it off when they are imported.
+    """
+    return __debug__ if validate_args is None else validate_args
+
+
 def widen(x: Tensor) -> Tensor:
     """Half precisions are computed in float32; everything else as it is."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

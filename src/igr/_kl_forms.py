@@ -145,8 +145,8 @@ def _base_kl(p: Distribution, q: Distribution) -> Tensor | None:
 
 def _full_gaussian_kl(mu1: Tensor, tril1: Tensor, mu2: Tensor, tril2: Tensor) -> Tensor:
     """KL between two normals with Cholesky factors of their covariances."""
-    whitened = torch.linalg.solve_triangular(tril2, tril1, upper=False)
-    shift = torch.linalg.solve_triangular(tril2, (mu1 - mu2).unsqueeze(-1), upper=False)
+    whitened: Tensor = torch.linalg.solve_triangular(tril2, tril1, upper=False)
+    shift: Tensor = torch.linalg.solve_triangular(tril2, (mu1 - mu2).unsqueeze(-1), upper=False)
     squares = whitened.square().sum((-2, -1)) + shift.square().sum((-2, -1)) - mu1.shape[-1]
     return 0.5 * squares + log_diagonal(tril2) - log_diagonal(tril1)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from igr import functional
-from igr._checks import broadcast, check_tensor, describe, values_checkable, widen
+from igr._checks import broadcast, check_tensor, describe, validation, values_checkable, widen
 from igr._kl_forms import ADVICE
 from igr.transforms import simplex
 
@@ -28,7 +28,7 @@ class Relaxation(Distribution, ABC):
 
     def __init__(self, batch_shape: torch.Size, event_shape: torch.Size, validate_args: bool | None) -> None:
         super().__init__(batch_shape, event_shape, validate_args=False)
-        self._validate_args = Distribution._validate_args if validate_args is None else validate_args
+        self._validate_args = validation(validate_args)
 
     @abstractmethod
     def _scores(self, sample_shape: Shape, generator: torch.Generator | None) -> Tensor:

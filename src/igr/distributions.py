@@ -35,6 +35,7 @@ from igr._checks import (
     check_tensor,
     describe,
     log,
+    validation,
     values_checkable,
     widen,
 )
@@ -119,7 +120,7 @@ class InvertibleReparameterization(Relaxation):
                 eps = functional.gaussian_noise((*sample_shape, *mu.shape), mu, generator)
                 return mu + (tril @ eps.unsqueeze(-1)).squeeze(-1), eps
             if generator is not None:
-                raise ValueError(f"a {type(base).__name__} base draws from torch's global generator; pass none")
+                raise ValueError(f"the base {base} draws from torch's global generator; leave generator out")
             return widen(base.rsample(torch.Size(sample_shape))), None
 
     def _base_log_prob(self, y: Tensor, eps: Tensor | None) -> Tensor:
@@ -206,7 +207,7 @@ class InvertibleGaussian(InvertibleReparameterization):
         temperature: :math:`\tau > 0`: a number, a 0-d tensor or one value per row, shape ``(*, 1)``.
         flow: an invertible transform :math:`f` of :math:`\mathbb{R}^{K-1}`, or a sequence of them.
         delta: :math:`\delta > 0`, the weight of the K-th category in the softmax++.
-        validate_args: whether to check values; types and shapes are always checked.
+        validate_args: whether to check values, by default yes; types and shapes are always checked.
 
     Example:
         >>> q = InvertibleGaussian(torch.zeros(4, 9), 1.0, temperature=0.1)
@@ -243,7 +244,7 @@ class InvertibleGaussian(InvertibleReparameterization):
                 f"scale of shape {tuple(scale.shape)} has more coordinates than loc of shape {tuple(loc.shape)}; "
                 "give loc its full shape (*, K - 1)"
             )
-        if Distribution._validate_args if validate_args is None else validate_args:
+        if validation(validate_args):
             check_finite("loc", loc)
             check_range("scale", scale)
         loc, scale = widen(loc.to(dtype)).expand(shape), widen(scale.to(dtype)).expand(shape)
@@ -296,7 +297,7 @@ class GumbelSoftmax(Relaxation):
     Arguments:
         temperature: :math:`\tau > 0`: a number, a 0-d tensor or one value per row, shape ``(*, 1)``.
         logits: :math:`\log \alpha`, unnormalised and finite, shape ``(*, K)``.
-        validate_args: whether to check values; types and shapes are always checked.
+        validate_args: whether to check values, by default yes; types and shapes are always checked.
 
     Example:
         >>> q = GumbelSoftmax(0.01, torch.zeros(5, 10))
@@ -313,7 +314,7 @@ class GumbelSoftmax(Relaxation):
     def __init__(self, temperature: float | Tensor, logits: Tensor, *, validate_args: bool | None = None) -> None:
         check_parameter("logits", logits, "K")
         self.temperature = check_row_scalar("temperature", temperature)
-        if Distribution._validate_args if validate_args is None else validate_args:
+        if validation(validate_args):
             check_finite("logits", logits)
         rows = broadcast(logits=torch.Size((*logits.shape[:-1], 1)), temperature=temperature)
         self.logits = logits.expand(rows[:-1] + logits.shape[-1:])
@@ -398,7 +399,7 @@ class BinaryConcrete(Relaxation):
     Arguments:
         temperature: :math:`\tau > 0`, a number or broadcastable with ``logits``.
         logits: :math:`\log \alpha`, the log-odds of one, any shape ``(*)``.
-        validate_args: whether to check values; types and shapes are always checked.
+        validate_args: whether to check values, by default yes; types and shapes are always checked.
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
@@ -412,7 +413,7 @@ class BinaryConcrete(Relaxation):
         if isinstance(temperature, Tensor):
             check_tensor("temperature", temperature)
         check_range("temperature", temperature)
-        if Distribution._validate_args if validate_args is None else validate_args:
+        if validation(validate_args):
             check_finite("logits", logits)
         self.temperature = temperature
         self.logits = logits.expand(broadcast(logits=logits, temperature=temperature))

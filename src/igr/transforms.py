@@ -36,8 +36,9 @@ class _Simplex(constraints.Constraint):
     event_dim = 1
 
     def check(self, value: Tensor) -> Tensor:
-        tolerance = torch.finfo(value.dtype).eps * (4 + math.sqrt(value.shape[-1]))
-        return (value >= 0).all(-1) & ((widen(value).sum(-1) - 1).abs() <= tolerance)
+        wide = widen(value)  # entries were rounded in one dtype, and are summed in the other
+        tolerance = 4 * torch.finfo(value.dtype).eps + math.sqrt(value.shape[-1]) * torch.finfo(wide.dtype).eps
+        return (value >= 0).all(-1) & ((wide.sum(-1) - 1).abs() <= tolerance)
 
 
 simplex = _Simplex()
@@ -344,7 +345,10 @@ class Planar(Transform):
         negative = wu.clamp(max=0.0)
         m = bound * torch.expm1(negative / bound) + (wu - negative)
         squared = (w * w).sum(-1).clamp(min=torch.finfo(w.dtype).tiny)
-        return u + ((m - wu) / squared).unsqueeze(-1) * w, m
+        u_hat = u + ((m - wu) / squared).unsqueeze(-1) * w
+        with torch.no_grad():  # what rounding has left of a large u along w
+            error = (m - (w * u_hat).sum(-1)) / squared
+        return u_hat + error.unsqueeze(-1) * w, m
 
     def _argument(self, y: Tensor) -> Tensor:
         return (widen(self.w) * widen(y)).sum(-1) + self.b
