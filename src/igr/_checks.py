@@ -94,7 +94,9 @@ def check_row_scalar(
     elif isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a number or a floating-point tensor, got {describe(value)}")
     check_range(name, value, at_most=at_most)
-    return value.to(like.dtype) if isinstance(value, Tensor) and like is not None else value
+    if not isinstance(value, Tensor):
+        return float(value)  # numpy's numbers, too, become python's
+    return value if like is None else value.to(like.dtype)
 
 
 def check_range(name: str, value: float | Tensor, *, at_most: float = math.inf) -> None:

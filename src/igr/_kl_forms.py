@@ -216,7 +216,7 @@ def _sticks_leave(p: _Image, q: _Image, K: int) -> Rows:
 
 def _less(a: float | Tensor, b: float | Tensor) -> Rows:
     less = a < b
-    return row(less) if isinstance(less, Tensor) else less
+    return row(less) if isinstance(less, Tensor) else bool(less)
 
 
 def _equal(a: float | Tensor, b: float | Tensor) -> Rows:

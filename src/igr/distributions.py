@@ -236,8 +236,7 @@ class InvertibleGaussian(InvertibleReparameterization):
     ) -> None:
         check_parameter("loc", loc)
         scale = functional.as_scale(scale, loc)
-        check_row_scalar("temperature", temperature)
-        check_row_scalar("delta", delta)
+        temperature, delta = check_row_scalar("temperature", temperature), check_row_scalar("delta", delta)
         shape, dtype = broadcast(loc=loc, scale=scale), torch.promote_types(loc.dtype, scale.dtype)
         if shape[-1] != loc.shape[-1]:
             raise ValueError(

@@ -197,7 +197,7 @@ class VertexInterpolation(SimplexTransform):
     def __init__(self, tau: float | Tensor, cache_size: int = 0) -> None:
         super().__init__(cache_size=cache_size)
         self.tau = check_row_scalar("tau", tau, at_most=1.0)
-        self.codomain = _NearVertices(tau)
+        self.codomain = _NearVertices(self.tau)
 
     def with_cache(self, cache_size: int = 1) -> VertexInterpolation:
         return self if cache_size == self._cache_size else VertexInterpolation(self.tau, cache_size)

@@ -1,0 +1,307 @@
+import math
+
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.stats
+import torch
+from torch import Tensor
+from torch.distributions import (
+    Categorical,
+    Dirichlet,
+    Laplace,
+    MultivariateNormal,
+    Normal,
+    OneHotCategorical,
+    StudentT,
+    kl_divergence,
+)
+
+import igr
+from igr.distributions import (
+    BinaryConcrete,
+    GumbelSoftmax,
+    InvertibleGaussian,
+    InvertibleReparameterization,
+    Relaxation,
+)
+from igr.kl import categorical_kl, monte_carlo_kl
+from igr.transforms import Planar, SoftmaxPlusPlus, StickBreaking, VertexInterpolation
+
+DOUBLE = torch.float64
+
+
+def igr_i(
+    loc: float = 0.3, scale: float = 0.8, tau: float = 0.5, delta: float = 1.0, K: int = 3, flow=None
+) -> Relaxation:
+    return InvertibleGaussian(torch.full((K - 1,), loc, dtype=DOUBLE), scale, tau, delta=delta, flow=flow)
+
+
+def sticks(tau: float = 0.5, delta: float = 1.0, leftover: bool = True, K: int = 3, **parameters: float) -> Relaxation:
+    return igr_i(tau=tau, delta=delta, K=K, flow=StickBreaking(leftover), **parameters)
+
+
+def vertices(tau: float = 0.5, loc: float = 0.0, K: int = 3) -> Relaxation:
+    base = Normal(torch.full((K - 1,), loc, dtype=DOUBLE), torch.ones(K - 1, dtype=DOUBLE))
+    return InvertibleReparameterization(base, VertexInterpolation(tau))
+
+
+def gs(tau: float = 0.5, K: int = 3) -> Relaxation:
+    return GumbelSoftmax(tau, torch.zeros(K, dtype=DOUBLE))
+
+
+def planar(sign: float = 1.0) -> Planar:
+    return Planar(torch.tensor([1.0, sign], dtype=DOUBLE), torch.tensor([0.5, -1.0], dtype=DOUBLE))
+
+
+# closed forms
+
+
+def test_across_temperature_and_delta_against_quadrature():
+    p = InvertibleGaussian(torch.tensor([0.7], dtype=DOUBLE), 1.3, 0.4, delta=2.0)
+    q = InvertibleGaussian(torch.tensor([-0.2], dtype=DOUBLE), 0.9, 0.9, delta=0.5)
+
+    def integrand(ratio: float) -> float:  # over log z_1 / z_2, so that no density is infinite
+        log_z = torch.tensor([0.0, -ratio], dtype=DOUBLE).log_softmax(-1)
+        log_p, log_q = p.log_prob_from_log(log_z).item(), q.log_prob_from_log(log_z).item()
+        return math.exp(log_p + log_z.sum().item()) * (log_p - log_q)
+
+    expected, _ = scipy.integrate.quad(integrand, -40, 40, points=[0.0], limit=200)
+    assert p.kl(q).item() == pytest.approx(expected, rel=1e-8)
+
+
+def test_same_map_is_the_gaussian_divergence():
+    mu, sigma = torch.randn(5, 2, dtype=DOUBLE), torch.rand(5, 2, dtype=DOUBLE) + 0.5
+    base = kl_divergence(Normal(mu, sigma), Normal(torch.zeros(2, dtype=DOUBLE), 1.0)).sum(-1)  # equation 13
+    for flow in (None, StickBreaking(), StickBreaking(leftover=False), planar(), [planar(), planar(-1.0)]):
+        p, q = (InvertibleGaussian(m, s, 0.3, flow=flow) for m, s in ((mu, sigma), (torch.zeros_like(mu), 1.0)))
+        torch.testing.assert_close(p.kl(q), base)
+        torch.testing.assert_close(kl_divergence(p, q), base)
+
+
+def test_nearly_equal_scales_do_not_cancel():
+    sigma = torch.tensor([1000.0, 1.0])
+    p = InvertibleGaussian(torch.zeros(2), sigma * (1 + 1e-3), 0.5)
+    q = InvertibleGaussian(torch.zeros(2), sigma, 0.5)
+    ratio = ((sigma * (1 + 1e-3)).double() / sigma.double()).log()
+    expected = (torch.expm1(2 * ratio) - 2 * ratio).sum() / 2
+    assert p.kl(q).item() == pytest.approx(expected.item(), rel=1e-2)
+    assert q.kl(q).item() == 0
+
+
+def test_full_covariance_against_torch():
+    def random() -> MultivariateNormal:
+        a = torch.randn(4, 3, 3, dtype=DOUBLE)
+        return MultivariateNormal(torch.randn(4, 3, dtype=DOUBLE), a @ a.mT + torch.eye(3, dtype=DOUBLE))
+
+    p, q = random(), random()
+    g = SoftmaxPlusPlus(0.2)
+    ours = InvertibleReparameterization(p, g).kl(InvertibleReparameterization(q, g))
+    torch.testing.assert_close(ours, kl_divergence(p, q))
+
+
+def test_per_row_temperatures():
+    tau = torch.tensor([[0.2], [0.7]], dtype=DOUBLE)
+    zeros = torch.zeros(3, dtype=DOUBLE)
+    together = InvertibleGaussian(zeros, 0.8, tau).kl(InvertibleGaussian(zeros + 1, 1.1, tau.flip(0)))
+    rows = [
+        InvertibleGaussian(zeros, 0.8, a).kl(InvertibleGaussian(zeros + 1, 1.1, b)) for a, b in ((0.2, 0.7), (0.7, 0.2))
+    ]
+    torch.testing.assert_close(together, torch.stack(rows))
+
+
+# infinite and refused; each claim is checked by sampling
+
+INFINITE = {
+    "sticks, hotter": (sticks(0.4), sticks(0.5)),
+    "sticks, delta up": (sticks(0.5), sticks(0.5, delta=1.2)),
+    "sticks, delta down": (sticks(0.5), sticks(0.5, delta=0.8)),
+    "literal, hotter": (sticks(0.4, leftover=False), sticks(0.5, leftover=False)),
+    "literal, delta down": (sticks(0.5, leftover=False), sticks(0.2, 0.9, leftover=False)),
+    "leftover to literal": (sticks(0.5), sticks(0.5, leftover=False)),
+    "IGR-I to sticks": (igr_i(), sticks()),
+    "IGR-Planar to sticks": (igr_i(flow=planar()), sticks()),
+    "GS to sticks": (gs(), sticks()),
+    "vertices to sticks": (vertices(), sticks()),
+    "vertices, colder": (vertices(0.5), vertices(0.4)),
+    "IGR-I to vertices": (igr_i(), vertices()),
+    "GS to vertices": (gs(), vertices()),
+}
+REFUSED = {
+    "sticks, colder": (sticks(0.5), sticks(0.3)),
+    "literal, colder": (sticks(0.5, leftover=False), sticks(0.3, leftover=False)),
+    "literal, delta up": (sticks(0.5, leftover=False), sticks(0.2, 1.5, leftover=False)),
+    "literal to leftover": (sticks(0.5, leftover=False), sticks(0.5)),
+    "sticks to IGR-I": (sticks(), igr_i()),
+    "sticks to GS": (sticks(), gs()),
+    "vertices, hotter": (vertices(0.4), vertices(0.5)),
+    "vertices to IGR-I": (vertices(), igr_i()),
+    "IGR-I to vertices at one": (igr_i(), vertices(1.0)),
+    "GS to GS": (gs(0.5), gs(0.7)),
+    "IGR-I to GS": (igr_i(), gs()),
+    "GS to IGR-I": (gs(), igr_i()),
+    "other flows": (igr_i(flow=planar()), igr_i(flow=planar(-1.0))),
+    "other temperature, same flow": (igr_i(tau=0.5, flow=planar()), igr_i(tau=0.4, flow=planar())),
+}
+
+
+@pytest.mark.parametrize(("p", "q"), INFINITE.values(), ids=INFINITE)
+def test_infinite(p: Relaxation, q: Relaxation):
+    assert p.kl(q).item() == math.inf
+    assert kl_divergence(p, q).item() == math.inf
+    estimate, error = monte_carlo_kl(p, q, 100_000)
+    assert estimate.item() == math.inf
+    assert error.item() == 0
+
+
+@pytest.mark.parametrize(("p", "q"), REFUSED.values(), ids=REFUSED)
+def test_refused_with_advice_where_finite(p: Relaxation, q: Relaxation):
+    with pytest.raises(NotImplementedError, match=r"no closed form.*igr\.monte_carlo_kl"):
+        kl_divergence(p, q)
+    estimate, error = monte_carlo_kl(p, q, 100_000)
+    assert estimate.isfinite()
+    assert estimate > -5 * error  # a divergence is not negative
+
+
+@pytest.mark.parametrize("p_leftover", [True, False])
+@pytest.mark.parametrize("q_leftover", [True, False])
+@pytest.mark.parametrize("K", [2, 3, 5])
+def test_which_sticks_leave_the_others_support(p_leftover: bool, q_leftover: bool, K: int):
+    generator = np.random.default_rng(K + 10 * p_leftover + 20 * q_leftover)
+    seen = {True: 0, False: 0}
+    for _ in range(60):
+        tau = generator.uniform(0.2, 1.0, 2)
+        log_delta = generator.normal(0, 0.4, 2) * generator.integers(0, 2)
+        p = sticks(tau[0], math.exp(log_delta[0]), p_leftover, K, loc=0.0, scale=4.0)  # wide: reaches all its corners
+        q = sticks(tau[1], math.exp(log_delta[1]), q_leftover, K, loc=0.0, scale=4.0)
+        log_z = p.log_rsample((20_000,))
+        a = tau[1] * (log_z[..., :-1] - log_z[..., -1:] + log_delta[1])  # the sticks with which q would make this z
+        last = (1 - a.sum(-1, keepdim=True)) / (K if q_leftover else 1)
+        w = torch.cat([a + last if q_leftover else a, last], -1)
+        outside = bool((w < -1e-9).any())
+        try:
+            infinite = bool(p.kl(q) == math.inf)
+        except NotImplementedError:
+            infinite = False
+        assert infinite == outside, f"tau {tau}, log delta {log_delta}"
+        seen[infinite] += 1
+    assert seen[True] > 0
+
+
+def test_rows_may_differ():
+    tau = torch.tensor([[0.5], [0.4]], dtype=DOUBLE)
+    p = InvertibleGaussian(torch.zeros(2, dtype=DOUBLE), 1.0, tau, flow=StickBreaking())
+    q = InvertibleGaussian(torch.ones(2, dtype=DOUBLE), 1.0, 0.5, flow=StickBreaking())
+    value = p.kl(q)
+    assert value[0].item() == pytest.approx(1.0)
+    assert value[1] == math.inf
+    colder = InvertibleGaussian(torch.ones(2, dtype=DOUBLE), 1.0, 0.45, flow=StickBreaking())
+    with pytest.raises(NotImplementedError, match="monte_carlo_kl"):
+        p.kl(colder)  # the first row has a finite divergence without a closed form
+    unseen = torch.func.vmap(
+        lambda t: InvertibleGaussian(torch.zeros(2), 1.0, t, flow=StickBreaking()).kl(
+            InvertibleGaussian(torch.ones(2), 1.0, 0.45, flow=StickBreaking())
+        )
+    )(tau.float())
+    assert unseen.isnan().tolist() == [True, False]  # values cannot be looked at under vmap
+
+
+def test_other_refusals():
+    with pytest.raises(ValueError, match="event shapes"):
+        igr_i(K=3).kl(igr_i(K=4))
+    with pytest.raises(NotImplementedError, match="monte_carlo_kl"):
+        igr_i().kl(Dirichlet(torch.ones(3)))
+    with pytest.raises(NotImplementedError, match="monte_carlo_kl"):
+        BinaryConcrete(0.5, torch.zeros(2)).kl(BinaryConcrete(0.5, torch.ones(2)))
+    t = [InvertibleReparameterization(StudentT(3.0, torch.zeros(2)), SoftmaxPlusPlus(tau)) for tau in (0.5, 0.4)]
+    with pytest.raises(NotImplementedError, match="monte_carlo_kl"):
+        t[0].kl(t[1])
+    mixed = InvertibleReparameterization(Laplace(torch.zeros(2), torch.ones(2)), SoftmaxPlusPlus(0.5))
+    with pytest.raises(NotImplementedError, match="monte_carlo_kl"):
+        mixed.kl(t[0])
+
+
+# Monte Carlo
+
+
+def test_monte_carlo_estimates_and_says_how_well():
+    p, q = igr_i(0.5, 0.7, 0.4), igr_i(-0.3, 1.2, 0.9, delta=0.5)
+    closed = p.kl(q).item()
+    scores = []
+    for seed in range(200):
+        estimate, error = monte_carlo_kl(p, q, 100, generator=torch.Generator().manual_seed(seed))
+        scores.append((estimate.item() - closed) / error.item())
+    assert abs(np.mean(scores)) < 5 / math.sqrt(200)
+    assert 0.8 < np.std(scores) < 1.25
+
+
+def test_monte_carlo_is_differentiable_in_both():
+    loc = torch.tensor([0.5, -0.2], dtype=DOUBLE, requires_grad=True)
+    prior = torch.tensor([0.1, 0.4], dtype=DOUBLE, requires_grad=True)
+
+    def pair() -> tuple[Relaxation, Relaxation]:
+        return InvertibleGaussian(loc, 0.8, 0.3), InvertibleGaussian(prior, 1.1, 0.6)
+
+    p, q = pair()
+    exact = torch.autograd.grad(p.kl(q), (loc, prior))
+    draws = []
+    for seed in range(100):
+        estimate, _ = monte_carlo_kl(p, q, 500, generator=torch.Generator().manual_seed(seed))
+        draws.append(torch.cat(torch.autograd.grad(estimate, (loc, prior))))
+    draws = torch.stack(draws)
+    z = (draws.mean(0) - torch.cat(exact)) / (draws.std(0) / 10)
+    assert z.abs().max() < 5
+
+
+def test_monte_carlo_to_a_distribution_of_torch():
+    p, q = GumbelSoftmax(1.0, torch.randn(4, 3, dtype=DOUBLE)), Dirichlet(torch.ones(3, dtype=DOUBLE))
+    estimate, error = monte_carlo_kl(p, q, 2000)
+    assert estimate.shape == error.shape == (4,)
+    assert (estimate > -5 * error).all()
+
+
+def test_monte_carlo_survives_where_samples_underflow():
+    logits = (10 * torch.randn(20, 10)).requires_grad_()
+    estimate, error = monte_carlo_kl(GumbelSoftmax(0.01, logits), GumbelSoftmax(0.02, torch.zeros(10)), 100)
+    assert estimate.isfinite().all()
+    assert error.isfinite().all()
+    (gradient,) = torch.autograd.grad(estimate.sum(), logits)
+    assert gradient.isfinite().all()
+
+
+def test_monte_carlo_refuses_bad_input():
+    with pytest.raises(ValueError, match="num_samples must be at least 2"):
+        monte_carlo_kl(igr_i(), igr_i(), 1)
+    with pytest.raises(TypeError, match="p must be a relaxation"):
+        monte_carlo_kl(Dirichlet(torch.ones(3)), igr_i())
+
+
+# the categorical surrogate of equation 8
+
+
+def test_categorical_kl_against_scipy():
+    logits = torch.randn(6, 4, dtype=DOUBLE)
+    other = torch.randn(4, dtype=DOUBLE)
+    expected = scipy.stats.entropy(logits.softmax(-1).numpy(), other.softmax(-1).numpy()[None], axis=-1)
+    pairs: list[tuple[object, object]] = [
+        (logits, other),
+        (GumbelSoftmax(0.3, logits + 5.0), GumbelSoftmax(1.0, other)),  # blind to the temperatures
+        (OneHotCategorical(logits=logits), Categorical(logits=other)),
+    ]
+    for p, q in pairs:
+        np.testing.assert_allclose(igr.categorical_kl(p, q).numpy(), expected, rtol=1e-12)
+
+
+def test_categorical_kl_with_impossible_categories():
+    p = torch.tensor([0.0, 0.0, -math.inf], dtype=DOUBLE, requires_grad=True)
+    value = categorical_kl(p, torch.zeros(3, dtype=DOUBLE))
+    assert value.item() == pytest.approx(math.log(3 / 2))
+    (gradient,) = torch.autograd.grad(value, p)
+    assert gradient.isfinite().all()
+    assert categorical_kl(torch.zeros(3), torch.tensor([0.0, 0.0, -math.inf])) == math.inf
+
+
+@pytest.mark.parametrize("value", [Normal(torch.zeros(3), 1.0), 0.5, torch.zeros(3, dtype=torch.int64)])
+def test_categorical_kl_refuses_what_is_not_categorical(value: Tensor):
+    with pytest.raises(TypeError, match="p must"):
+        categorical_kl(value, torch.zeros(3))
