@@ -7,6 +7,8 @@ and CUDA-graph capture a tensor's values cannot be looked at, so the same constr
 from __future__ import annotations
 
 import math
+from numbers import Real
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -14,15 +16,20 @@ from torch import Tensor
 
 def values_checkable(*values: object) -> bool:
     """Whether the entries of these tensors may be looked at here."""
-    if torch.compiler.is_compiling():
-        return False
-    interpreters = torch._C._functorch.get_interpreter_stack() or ()
-    if any(level.key() == torch._C._functorch.TransformType.Vmap for level in interpreters):
+    if torch.compiler.is_compiling() or under_vmap():
         return False
     tensors = [v for v in values if isinstance(v, Tensor)]
     if any(t.is_meta for t in tensors):
         return False
     return not (any(t.is_cuda for t in tensors) and torch.cuda.is_current_stream_capturing())
+
+
+def under_vmap() -> bool:
+    """Whether some level of ``torch.func`` around this call is a vmap; a compiler sees through it."""
+    if torch.compiler.is_compiling():
+        return False
+    levels = torch._C._functorch.get_interpreter_stack() or ()
+    return any(level.key() == torch._C._functorch.TransformType.Vmap for level in levels)
 
 
 def validation(validate_args: bool | None) -> bool:
@@ -38,6 +45,11 @@ def widen(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
+def is_number(value: object) -> TypeGuard[float]:
+    """A real number of python's or numpy's; a boolean is none."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def log(x: float | Tensor) -> float | Tensor:
     """log of a number or of a tensor."""
     return widen(x).log() if isinstance(x, Tensor) else math.log(x)
@@ -47,7 +59,7 @@ def describe(value: object) -> str:
     """What an error message says was given."""
     if isinstance(value, Tensor):
         return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
-    return f"{value!r}" if isinstance(value, (bool, int, float, str)) else f"a {type(value).__name__}"
+    return f"{value!r}" if isinstance(value, (Real, str)) else f"a {type(value).__name__}"
 
 
 def check_tensor(name: str, value: object) -> Tensor:
@@ -83,7 +95,11 @@ def broadcast(**named: object) -> torch.Size:
 def check_row_scalar(
     name: str, value: object, like: Tensor | None = None, *, at_most: float = math.inf
 ) -> float | Tensor:
-    """A positive number, a 0-d tensor, or a tensor with last axis 1 (one value per row), in the dtype of ``like``."""
+    """A positive number, a 0-d tensor, or a tensor with last axis 1 (one value per row).
+
+    With ``like``, where it is about to be used: in that dtype, and without a look at values that are not on the CPU, which
+    would wait for the device at every call. Distributions and transforms look when they are built.
+    """
     if isinstance(value, Tensor):
         check_tensor(name, value)
         if value.dim() > 0 and value.shape[-1] != 1:
@@ -91,12 +107,15 @@ def check_row_scalar(
                 f"{name} must be a number, a 0-d tensor or a tensor of shape (*, 1) holding one value per row, got "
                 f"shape {tuple(value.shape)}, which would mean one value per category; use {name}.unsqueeze(-1)"
             )
-    elif isinstance(value, bool) or not isinstance(value, (int, float)):
+    elif not is_number(value):
         raise TypeError(f"{name} must be a number or a floating-point tensor, got {describe(value)}")
-    check_range(name, value, at_most=at_most)
-    if not isinstance(value, Tensor):
-        return float(value)  # numpy's numbers, too, become python's
-    return value if like is None else value.to(like.dtype)
+    scalar = value if isinstance(value, Tensor) else float(value)
+    if like is None or not isinstance(scalar, Tensor):
+        check_range(name, scalar, at_most=at_most)
+        return scalar
+    if scalar.device.type == "cpu":
+        check_range(name, scalar, at_most=at_most)
+    return scalar.to(like.dtype)
 
 
 def check_range(name: str, value: float | Tensor, *, at_most: float = math.inf) -> None:

@@ -234,20 +234,12 @@ class InvertibleGaussian(InvertibleReparameterization):
         delta: float | Tensor = 1.0,
         validate_args: bool | None = None,
     ) -> None:
-        check_parameter("loc", loc)
-        scale = functional.as_scale(scale, loc)
+        mu, sigma, dtype = functional.location_scale(loc, scale)
         temperature, delta = check_row_scalar("temperature", temperature), check_row_scalar("delta", delta)
-        shape, dtype = broadcast(loc=loc, scale=scale), torch.promote_types(loc.dtype, scale.dtype)
-        if shape[-1] != loc.shape[-1]:
-            raise ValueError(
-                f"scale of shape {tuple(scale.shape)} has more coordinates than loc of shape {tuple(loc.shape)}; "
-                "give loc its full shape (*, K - 1)"
-            )
         if validation(validate_args):
             check_finite("loc", loc)
             check_range("scale", scale)
-        loc, scale = widen(loc.to(dtype)).expand(shape), widen(scale.to(dtype)).expand(shape)
-        base = Independent(Normal(loc, scale, validate_args=False), 1, validate_args=False)
+        base = Independent(Normal(mu, sigma, validate_args=False), 1, validate_args=False)
         flows = () if flow is None else parts_of(flow)
         super().__init__(base, [*flows, SoftmaxPlusPlus(temperature, delta)], validate_args)
         self._like = loc.new_empty(0, dtype=dtype)

@@ -19,7 +19,9 @@ from igr._checks import (
     check_parameter,
     check_row_scalar,
     describe,
+    is_number,
     log,
+    under_vmap,
     values_checkable,
     widen,
 )
@@ -141,15 +143,15 @@ def vertex_interpolation(w: Tensor, tau: float | Tensor) -> Tensor:
         >>> vertex_interpolation(torch.tensor([0.5, 0.3, 0.2]), 0.1)
         tensor([0.9500, 0.0300, 0.0200])
     """
-    tau = check_row_scalar("tau", tau, at_most=1.0)
-    vertex = one_hot_argmax(check_parameter("w", w, "K"))
-    return (tau * w + (1 - tau) * vertex).to(w.dtype)
+    wide = widen(check_parameter("w", w, "K"))
+    tau = check_row_scalar("tau", tau, wide, at_most=1.0)
+    return (tau * wide + (1 - tau) * one_hot_argmax(wide)).to(w.dtype)
 
 
 def log_vertex_interpolation(log_w: Tensor, tau: float | Tensor) -> Tensor:
     """The logarithm of :func:`vertex_interpolation`, as a function of ``log w``."""
-    tau = check_row_scalar("tau", tau, at_most=1.0)
     log_w = widen(check_parameter("log_w", log_w, "K"))
+    tau = check_row_scalar("tau", tau, log_w, at_most=1.0)
     nearest = one_hot_argmax(log_w) > 0
     # log(τ w + 1 - τ) at the vertex; its argument is fenced off elsewhere, where it could underflow to log1p(-1)
     top = torch.log1p(tau * torch.expm1(log_w.masked_fill(~nearest, 0.0)))
@@ -161,9 +163,9 @@ def vertex_interpolation_inverse(z: Tensor, tau: float | Tensor) -> Tensor:
 
     Off the image (K disjoint pieces of the simplex) the result has a negative entry or another largest one than ``z``.
     """
-    tau = check_row_scalar("tau", tau, at_most=1.0)
-    vertex = one_hot_argmax(check_parameter("z", z, "K"))
-    return ((z - (1 - tau) * vertex) / tau).to(z.dtype)
+    wide = widen(check_parameter("z", z, "K"))
+    tau = check_row_scalar("tau", tau, wide, at_most=1.0)
+    return ((wide - (1 - tau) * one_hot_argmax(wide)) / tau).to(z.dtype)
 
 
 def harden(y: Tensor) -> Tensor:
@@ -191,6 +193,8 @@ def harden(y: Tensor) -> Tensor:
 
 def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
     """The value of ``hard``, exactly, with the gradient of ``soft``."""
+    if hard.shape != soft.shape:
+        raise ValueError(f"hard and soft must have one shape, got {tuple(hard.shape)} and {tuple(soft.shape)}")
     return hard + (soft - soft.detach())  # the bracket is an exact zero, so a one-hot stays one-hot
 
 
@@ -231,11 +235,9 @@ def gaussian_softmax(
         >>> gaussian_softmax(loc, scale, tau=0.5, hard=True).sum()
         tensor(32.)
     """
-    check_parameter("loc", loc)
-    scale = as_scale(scale, loc)
-    shape = _sample_shape(broadcast(loc=loc, scale=scale), loc.shape[-1] + 1, mask, tau=tau, delta=delta)
-    dtype = torch.promote_types(loc.dtype, scale.dtype)
-    mu, sigma = widen(loc.to(dtype)), widen(scale.to(dtype))
+    mu, sigma, dtype = location_scale(loc, scale)
+    tau, delta = check_row_scalar("tau", tau, mu), check_row_scalar("delta", delta, mu)
+    shape = _sample_shape(mu.shape, mu.shape[-1] + 1, mask, tau=tau, delta=delta)
     eps = gaussian_noise(shape, mu, generator)
     y = torch.addcmul(mu, sigma, eps)  # (*, K-1)
     scores = F.pad(y, (0, 1)) if hard else None
@@ -288,17 +290,27 @@ def gaussian_noise(shape: Sequence[int], like: Tensor, generator: torch.Generato
 
 def gumbel_noise(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Standard Gumbel noise with the shape, dtype and device of ``like``."""
-    # in place on a fresh tensor; an exponential that rounds to zero would be infinite noise
-    tiny = torch.finfo(like.dtype).tiny
-    noise = torch.empty_like(like, memory_format=torch.contiguous_format)
-    return noise.exponential_(generator=generator).clamp(min=tiny).log_().neg_()
+    # an exponential that rounds to zero would be infinite noise
+    if under_vmap():  # where noise must not be drawn in place
+        uniform = torch.rand(like.shape, dtype=like.dtype, device=like.device, generator=generator)
+        exponential = torch.log1p(-uniform).neg().clamp(min=torch.finfo(like.dtype).eps / 4)
+    else:
+        exponential = torch.empty_like(like, memory_format=torch.contiguous_format).exponential_(generator=generator)
+        exponential = exponential.clamp_(min=torch.finfo(like.dtype).tiny)
+    return exponential.log_().neg_()
 
 
-def as_scale(scale: Tensor | float, loc: Tensor) -> Tensor:
-    """``scale`` as a tensor beside ``loc``."""
-    if isinstance(scale, (int, float)) and not isinstance(scale, bool):
-        return loc.new_full((1,), scale)
-    return check_parameter("scale", scale)
+def location_scale(loc: Tensor, scale: Tensor | float) -> tuple[Tensor, Tensor, torch.dtype]:
+    """Both in one shape and in the dtype to compute in, and the dtype of samples; types and shapes are checked."""
+    check_parameter("loc", loc)
+    scale = loc.new_full((1,), float(scale)) if is_number(scale) else check_parameter("scale", scale)
+    shape, dtype = broadcast(loc=loc, scale=scale), torch.promote_types(loc.dtype, scale.dtype)
+    if shape[-1] != loc.shape[-1]:
+        raise ValueError(
+            f"scale of shape {tuple(scale.shape)} has more coordinates than loc of shape {tuple(loc.shape)}; "
+            "give loc its full shape (*, K - 1)"
+        )
+    return widen(loc.to(dtype)).expand(shape), widen(scale.to(dtype)).expand(shape), dtype
 
 
 def _softmaxpp_logits(y: Tensor, tau: float | Tensor, delta: float | Tensor) -> Tensor:
@@ -319,7 +331,7 @@ def one_hot_argmax(x: Tensor) -> Tensor:
 
 def _sample_shape(parameters: torch.Size, K: int, mask: Tensor | None, **row_scalars: float | Tensor) -> torch.Size:
     """``parameters`` with the leading axes that masks and temperatures add: every row has noise of its own."""
-    rows = {name: check_row_scalar(name, value) for name, value in row_scalars.items()}
+    rows = dict(row_scalars)
     if mask is not None:
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
             raise TypeError(f"mask must be a boolean tensor, True where a category is allowed, got {describe(mask)}")
