@@ -42,24 +42,30 @@ class Setting:
     K: int
     tau: float
     batch: tuple[int, ...]
+    device: str = "cpu"
     parameters: list[Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._generator = torch.Generator().manual_seed(7 * self.K + len(self.batch))
 
     def real(self, *shape: int, batch: bool = True) -> Tensor:
-        x = torch.randn((*self.batch, *shape) if batch else shape, dtype=torch.float64, generator=self._generator)
-        self.parameters.append(x.requires_grad_())
-        return x
+        return self._parameter(
+            torch.randn((*self.batch, *shape) if batch else shape, dtype=torch.float64, generator=self._generator)
+        )
 
     def positive(self, *shape: int) -> Tensor:
-        x = torch.rand((*self.batch, *shape), dtype=torch.float64, generator=self._generator) + 0.5
-        self.parameters.append(x.requires_grad_())
-        return x
+        return self._parameter(torch.rand((*self.batch, *shape), dtype=torch.float64, generator=self._generator) + 0.5)
+
+    def _parameter(self, x: Tensor) -> Tensor:
+        self.parameters.append(x.to(self.device).requires_grad_())
+        return self.parameters[-1]
+
+    def zeros(self) -> Tensor:
+        return torch.zeros(self.K - 1, dtype=torch.float64, device=self.device)
 
     def per_row(self) -> Tensor:
         rows = torch.rand((*self.batch, 1), dtype=torch.float64, generator=self._generator)
-        return self.tau * (0.5 + rows / 2)
+        return (self.tau * (0.5 + rows / 2)).to(self.device)
 
     def planar(self) -> Planar:
         n = self.K - 1
@@ -90,51 +96,50 @@ Pair = tuple[Relaxation, Relaxation | None]
 def _igr(s: Setting, **options: object) -> Pair:
     return (
         InvertibleGaussian(*s.normal(), s.tau, **options),  # type: ignore[arg-type]
-        InvertibleGaussian(torch.zeros(s.K - 1, dtype=torch.float64), 1.0, s.tau, **options),  # type: ignore[arg-type]
+        InvertibleGaussian(s.zeros(), 1.0, s.tau, **options),  # type: ignore[arg-type]
     )
 
 
 def _igr_i_rescaled(s: Setting) -> Pair:
     return (
         InvertibleGaussian(*s.normal(), s.tau, delta=0.4),
-        InvertibleGaussian(torch.zeros(s.K - 1, dtype=torch.float64), 1.0, 1.7 * s.tau, delta=1.3),
+        InvertibleGaussian(s.zeros(), 1.0, 1.7 * s.tau, delta=1.3),
     )
 
 
 def _igr_i_per_row(s: Setting) -> Pair:
     return (
         InvertibleGaussian(*s.normal(), s.per_row()),
-        InvertibleGaussian(torch.zeros(s.K - 1, dtype=torch.float64), 1.0, s.per_row()),
+        InvertibleGaussian(s.zeros(), 1.0, s.per_row()),
     )
 
 
 def _vertices(s: Setting) -> Pair:
-    g, n = VertexInterpolation(s.tau), s.K - 1
-    zeros = torch.zeros(n, dtype=torch.float64)
+    g = VertexInterpolation(s.tau)
     return (
         InvertibleReparameterization(Normal(*s.normal()), g),
-        InvertibleReparameterization(Normal(zeros, zeros + 1), g),
+        InvertibleReparameterization(Normal(s.zeros(), s.zeros() + 1), g),
     )
 
 
 def _full_covariance(s: Setting) -> Pair:
     n = s.K - 1
-    tril = torch.eye(n, dtype=torch.float64) + 0.3 * torch.ones(n, n, dtype=torch.float64).tril(-1)
-    q = InvertibleGaussian(torch.zeros(n, dtype=torch.float64), 1.0, 2 * s.tau)  # diagonal, and another temperature
+    tril = (s.zeros() + 1).diag() + 0.3 * torch.ones(n, n, dtype=torch.float64, device=s.device).tril(-1)
+    q = InvertibleGaussian(s.zeros(), 1.0, 2 * s.tau)  # diagonal, and another temperature
     return InvertibleReparameterization(MultivariateNormal(s.real(n), scale_tril=tril), SoftmaxPlusPlus(s.tau)), q
 
 
 def _low_rank(s: Setting) -> Pair:
     n = s.K - 1
     base = LowRankMultivariateNormal(s.real(n), s.real(n, 1), s.positive(n))
-    q = MultivariateNormal(torch.zeros(n, dtype=torch.float64), torch.eye(n, dtype=torch.float64))
+    q = MultivariateNormal(s.zeros(), (s.zeros() + 1).diag())
     return InvertibleReparameterization(base, SoftmaxPlusPlus(s.tau)), InvertibleReparameterization(
         q, SoftmaxPlusPlus(s.tau, delta=0.5)
     )
 
 
 def _laplace(s: Setting) -> Pair:
-    zeros = torch.zeros(s.K - 1, dtype=torch.float64)
+    zeros = s.zeros()
     return (
         InvertibleReparameterization(Laplace(*s.normal()), SoftmaxPlusPlus(s.tau)),
         InvertibleReparameterization(Laplace(zeros, zeros + 1), SoftmaxPlusPlus(0.5 * s.tau)),
@@ -167,9 +172,9 @@ DISTRIBUTIONS: dict[str, Callable[[Setting], Pair]] = {
 }
 
 
-def cases(names: Iterable[str]) -> list[tuple[str, Setting]]:
+def cases(names: Iterable[str], device: str = "cpu") -> list[tuple[str, Setting]]:
     """Every name at every setting."""
-    return [(name, Setting(K, tau, batch)) for name in names for K, tau, batch in SETTINGS]
+    return [(name, Setting(K, tau, batch, device)) for name in names for K, tau, batch in SETTINGS]
 
 
 def label(value: object) -> str:

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-import zuko
 from registry import DISTRIBUTIONS, Setting, cases, label
 from torch import Tensor
 from torch.distributions import (
@@ -427,6 +426,7 @@ def test_values_are_unchecked_on_request_but_types_are_not():
 
 
 def test_a_zuko_flow_is_a_flow():
+    zuko = pytest.importorskip("zuko")
     spline = zuko.transforms.MonotonicRQSTransform(*[torch.randn(2, n, dtype=DOUBLE) for n in (8, 8, 7)])
     flow = zuko.transforms.DependentTransform(spline, 1)
     d = InvertibleGaussian(torch.zeros(2, dtype=DOUBLE), 1.0, 0.5, flow=flow)
@@ -434,6 +434,7 @@ def test_a_zuko_flow_is_a_flow():
 
 
 def test_a_whole_zuko_flow_learns_through_the_simplex():
+    zuko = pytest.importorskip("zuko")
     module = zuko.flows.MAF(features=2, transforms=1, hidden_features=(8,))
     d = InvertibleGaussian(torch.zeros(5, 2), 1.0, 0.5, flow=module().transform.inv)
     z, log_q = d.rsample_and_log_prob()

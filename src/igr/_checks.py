@@ -97,8 +97,8 @@ def check_row_scalar(
 ) -> float | Tensor:
     """A positive number, a 0-d tensor, or a tensor with last axis 1 (one value per row).
 
-    With ``like``, where it is about to be used: in that dtype, and without a look at values that are not on the CPU, which
-    would wait for the device at every call. Distributions and transforms look when they are built.
+    With ``like``, where it is about to be used: in that dtype, and without a look at values that are not on the CPU,
+    which would wait for the device at every call. Distributions and transforms look when they are built.
     """
     if isinstance(value, Tensor):
         check_tensor(name, value)

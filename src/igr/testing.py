@@ -171,7 +171,7 @@ def _codomain(t: Transform, x: Tensor, tolerance: float) -> None:
 def _round_trip(t: Transform, x: Tensor, tolerance: float) -> None:
     y = t(x)
     x = x.expand(y.shape[:-1] + x.shape[-1:])
-    whole = (y > 1e-300).all(-1) if _is_simplex(x, y) else torch.ones(y.shape[:-1], dtype=torch.bool)
+    whole = (y > 1e-300).all(-1) if _is_simplex(x, y) else torch.ones_like(y[..., 0], dtype=torch.bool)
     _close("inv(forward(x))", t.inv(y)[whole], x[whole], tolerance)
     if isinstance(t, SimplexTransform):
         _close("log_inverse(log_call(x))", t.log_inverse(t.log_call(x)), x, tolerance)
@@ -186,7 +186,7 @@ def _log_determinant(t: Transform, x: Tensor, tolerance: float) -> None:
         reference = _slogdet(lambda v: _log_ratios(t.log_call(v)), x) + log_z.sum(-1)
         _close("log_abs_det_jacobian, against log-ratios,", ladj, reference, tolerance)
     size = x.shape[-1]
-    whole = (y > 1e-6).all(-1) if _is_simplex(x, y) else torch.ones(y.shape[:-1], dtype=torch.bool)
+    whole = (y > 1e-6).all(-1) if _is_simplex(x, y) else torch.ones_like(y[..., 0], dtype=torch.bool)
     _close("log_abs_det_jacobian", ladj[whole], _slogdet(lambda v: t(v)[..., :size], x)[whole], tolerance)
 
 
@@ -201,7 +201,7 @@ def _slogdet(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 def _inverse_log_determinant(t: Transform, x: Tensor, tolerance: float) -> None:
     y = t(x)
-    whole = (y > 1e-300).all(-1) if _is_simplex(x, y) else torch.ones(y.shape[:-1], dtype=torch.bool)
+    whole = (y > 1e-300).all(-1) if _is_simplex(x, y) else torch.ones_like(y[..., 0], dtype=torch.bool)
     inverse = t.inv.log_abs_det_jacobian(y, t.inv(y))
     _close("the inverse's log-determinant", inverse[whole], -t.log_abs_det_jacobian(x, y)[whole], tolerance)
 
@@ -349,7 +349,7 @@ _LATTICES = ((28_657, 17_711), (75_025, 46_368), (514_229, 317_811))
 def _integrate(d: Relaxation, low: Tensor, high: Tensor, points: int, step: int) -> tuple[Tensor, Tensor]:
     """The mass and the mean of the density between two corners in log-ratios."""
     total, mean, volume = torch.zeros_like(low[..., 0]), torch.zeros_like(low), (high - low).prod(-1)
-    for index in torch.arange(points, dtype=low.dtype).split(25_000):
+    for index in torch.arange(points, dtype=low.dtype, device=low.device).split(25_000):
         unit = torch.stack([index / points, (index * step / points).frac()], -1)[:, : low.shape[-1]]
         cells = unit.reshape(-1, *[1] * (low.dim() - 1), low.shape[-1])
         point, log_det = _from_coordinates(d, low + cells * (high - low))
@@ -375,7 +375,7 @@ def _never_nan(d: Relaxation) -> None:
 
 def _hard_samples(d: Relaxation) -> None:
     parameters = [p for p in _leaves(d) if p.requires_grad]
-    weights = torch.randn(7, *d.batch_shape, *d.event_shape, dtype=d.rsample().dtype)
+    weights = torch.randn_like(d.rsample((7,)))
     torch.manual_seed(1)
     soft = d.rsample((7,))
     torch.manual_seed(1)
