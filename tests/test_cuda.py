@@ -38,6 +38,7 @@ def test_low_temperatures_stay_finite(dtype: torch.dtype):
         assert gradient.isfinite().all()
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_a_temperature_on_the_device_is_used_without_waiting():
     loc, tau = torch.zeros(4, 3, device="cuda"), torch.full((4, 1), 0.5, device="cuda")
     d = InvertibleGaussian(loc, 1.0, tau)

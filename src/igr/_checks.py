@@ -115,6 +115,7 @@ def check_row_scalar(
         return scalar
     if scalar.device.type == "cpu":
         check_range(name, scalar, at_most=at_most)
+    broadcast(**{name: scalar, "rows": torch.Size((*like.shape[:-1], 1))})
     return scalar.to(like.dtype)
 
 

@@ -17,7 +17,9 @@ from torch import Tensor
 from igr._checks import (
     broadcast,
     check_parameter,
+    check_range,
     check_row_scalar,
+    check_tensor,
     describe,
     is_number,
     log,
@@ -255,8 +257,7 @@ def gumbel_softmax(
     r"""One sample of the Gumbel-Softmax per row: :math:`\mathrm{softmax}((\log \alpha + \epsilon) / \tau)`.
 
     A twin of ``torch.nn.functional.gumbel_softmax`` that refuses a temperature of zero, takes masks, generators and
-    per-row temperatures, draws its noise in float32 for half-precision logits, and whose ``hard=True`` is exactly
-    one-hot.
+    per-row temperatures, and draws its noise in float32 for half-precision logits.
 
     References:
         Equation 5; Maddison et al. (2017); Jang et al. (2017).
@@ -290,20 +291,20 @@ def gaussian_noise(shape: Sequence[int], like: Tensor, generator: torch.Generato
 
 def gumbel_noise(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Standard Gumbel noise with the shape, dtype and device of ``like``."""
-    # an exponential that rounds to zero would be infinite noise
-    if under_vmap():  # where noise must not be drawn in place
-        uniform = torch.rand(like.shape, dtype=like.dtype, device=like.device, generator=generator)
-        exponential = torch.log1p(-uniform).neg().clamp(min=torch.finfo(like.dtype).eps / 4)
-    else:
-        exponential = torch.empty_like(like, memory_format=torch.contiguous_format).exponential_(generator=generator)
-        exponential = exponential.clamp_(min=torch.finfo(like.dtype).tiny)
-    return exponential.log_().neg_()
+    fresh = torch.rand_like if under_vmap() else torch.empty_like  # a random tensor, so that every map has its own
+    exponential = fresh(like, memory_format=torch.contiguous_format).exponential_(generator=generator)
+    # one that rounds to zero would be infinite noise
+    return exponential.clamp(min=torch.finfo(like.dtype).tiny).log_().neg_()
 
 
 def location_scale(loc: Tensor, scale: Tensor | float) -> tuple[Tensor, Tensor, torch.dtype]:
     """Both in one shape and in the dtype to compute in, and the dtype of samples; types and shapes are checked."""
     check_parameter("loc", loc)
-    scale = loc.new_full((1,), float(scale)) if is_number(scale) else check_parameter("scale", scale)
+    if is_number(scale):
+        check_range("scale", float(scale))
+        scale = loc.new_full((1,), float(scale))
+    scale = check_tensor("scale", scale)
+    scale = check_parameter("scale", scale if scale.dim() else scale.unsqueeze(-1))
     shape, dtype = broadcast(loc=loc, scale=scale), torch.promote_types(loc.dtype, scale.dtype)
     if shape[-1] != loc.shape[-1]:
         raise ValueError(

@@ -337,9 +337,9 @@ class Planar(Transform):
 
     inverse_shape = forward_shape
 
-    def constrained(self) -> tuple[Tensor, Tensor]:
+    def constrained(self, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
         r""":math:`\hat{u}`, shape ``(*, K-1)``, and :math:`w^\top \hat{u} \ge -1 + 10^{-6}`, shape ``(*)``."""
-        u, w = widen(self.u), widen(self.w)
+        u, w = widen(self.u.to(dtype)), widen(self.w.to(dtype))
         wu = (w * u).sum(-1)
         bound = 1 - 1e-6
         negative = wu.clamp(max=0.0)
@@ -353,13 +353,17 @@ class Planar(Transform):
     def _argument(self, y: Tensor) -> Tensor:
         return (widen(self.w) * widen(y)).sum(-1) + self.b
 
+    def _dtype(self, y: Tensor) -> torch.dtype:
+        """The most precise dtype involved, so that a constraint rounded in one is not undone in another."""
+        return torch.promote_types(torch.promote_types(self.u.dtype, self.w.dtype), y.dtype)
+
     def _call(self, y: Tensor) -> Tensor:
-        u_hat, _ = self.constrained()
+        u_hat, _ = self.constrained(self._dtype(y))
         return torch.addcmul(widen(y), u_hat, self._argument(y).tanh().unsqueeze(-1)).to(y.dtype)
 
     def call_and_ladj(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """f(y) and its log-determinant in one pass."""
-        u_hat, wu = self.constrained()
+        u_hat, wu = self.constrained(self._dtype(y))
         tanh = self._argument(y).tanh()
         x = torch.addcmul(widen(y), u_hat, tanh.unsqueeze(-1)).to(y.dtype)
         return x, torch.log1p(wu * (1 - tanh) * (1 + tanh))
@@ -368,7 +372,7 @@ class Planar(Transform):
         return self.call_and_ladj(x)[1]
 
     def _inverse(self, x: Tensor) -> Tensor:
-        u_hat, wu = self.constrained()
+        u_hat, wu = self.constrained(self._dtype(x))
         t = _solve_planar(self._argument(x), wu)
         return torch.addcmul(widen(x), u_hat, -t.tanh().unsqueeze(-1)).to(x.dtype)
 
