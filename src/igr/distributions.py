@@ -60,8 +60,7 @@ class InvertibleReparameterization(Relaxation):
 
     Arguments:
         base: any reparameterizable distribution with event shape ``(K-1,)``; one with event shape ``()`` has the last
-            axis
-            of its batch read as the K-1 independent coordinates.
+            axis of its batch read as the K-1 independent coordinates.
         transform: a map onto the simplex, or a sequence of maps of which the last is one.
 
     Example:

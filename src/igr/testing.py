@@ -32,8 +32,7 @@ def check_transform(
     seed: int = 0,
     tolerance: float = 1e-9,
 ) -> None:
-    r"""Checks a transform of vectors: from :math:`\mathbb{R}^{K-1}` to itself or onto the simplex in
-    :math:`\mathbb{R}^K`.
+    r"""Checks a transform of vectors, from :math:`\mathbb{R}^{K-1}` to itself or onto the simplex.
 
     Properties, in this order: ``shapes``, ``codomain``, ``round trip``, ``log-determinant`` (against the determinant
     of the autograd Jacobian of the first K-1 coordinates), ``inverse log-determinant``, ``one pass``
@@ -42,14 +41,12 @@ def check_transform(
 
     Arguments:
         transform: the transform.
-        x: float64 points of its domain, shape ``(N, *, K-1)``; by default eight standard normal vectors within 3, of
-            the
-            smallest length of at least two that the transform takes.
+        x: float64 points of its domain, shape ``(N, *, K-1)``; by default eight standard normal vectors within 3,
+            of the smallest length that the transform takes, from two upwards if it can be.
         skip: names of properties that are not asked for.
         seed: seed of the default points.
         tolerance: largest error, relative to the larger of one and the value. Round trips are asked only of points
-            whose
-            image has not underflowed.
+            whose image has not underflowed.
 
     Raises:
         AssertionError: a property fails; the message names it.
@@ -74,12 +71,13 @@ def check_distribution(
 ) -> None:
     r"""Checks a relaxation: its samples, its density, and that they belong together.
 
-    Properties, in this order: ``shapes`` (and ``expand``), ``support``, ``own density`` (``rsample_and_log_prob``
-    says what ``log_prob`` and ``log_prob_from_log`` say, in nine rows of ten; the rest may be beyond floating point),
-    ``integral`` (the density integrates to one within 1e-3, and its mean is that of the samples within 5 standard
-    errors; up to three categories), ``never NaN`` (at the vertices), ``hard samples`` (one-hot, with the gradient of
-    the relaxed sample), ``gradients`` (every tensor in ``parameters`` gets a finite one that is not all zero) and
-    ``KL`` (zero to itself; within 5 standard errors of Monte Carlo to ``other``).
+    Properties, in this order: ``shapes`` (and ``expand``), ``support``, ``own density`` (all ways to sample
+    agree on one noise, and ``rsample_and_log_prob`` says what ``log_prob`` and ``log_prob_from_log`` say, in nine rows
+    of ten; the rest may be beyond floating point), ``integral`` (the density integrates to one within 1e-3, and its
+    first two moments are those of the samples within 5 standard errors; up to three categories), ``never NaN`` (at the
+    vertices), ``hard samples`` (one-hot, with the gradient of the relaxed sample), ``gradients`` (every tensor in
+    ``parameters`` gets a finite one that is not all zero) and ``KL`` (zero to itself; within 5 standard errors of
+    Monte Carlo to ``other``).
 
     Arguments:
         d: the relaxation, with float64 parameters.
@@ -342,16 +340,16 @@ def _integral(d: Relaxation, num_samples: int) -> None:
     low, high = ratios.amin(0) - margin, ratios.amax(0) + margin  # (*, K-1)
     if not d.event_shape:
         low, high = low.clamp(min=-700.0), high.clamp(max=700.0)  # beyond, log z rounds to zero
-    total, mean = _integrate(d, low, high, *_LATTICES[0])
+    total, expected = _integrate(d, low, high, *_LATTICES[0])
     for lattice in _LATTICES[1:]:  # finer, until two of them agree
         previous = total
-        total, mean = _integrate(d, low, high, *lattice)
+        total, expected = _integrate(d, low, high, *lattice)
         if bool((total - previous).abs().max() < 5e-4):
             break
     _close("the integral of the density", total, torch.ones_like(total), 1e-3)
     moments = _moments(d, log_z)
     error = moments.std(0) / math.sqrt(num_samples)
-    worst = ((moments.mean(0) - mean).abs() / (5 * error + 1e-3)).max().item()
+    worst = ((moments.mean(0) - expected).abs() / (5 * error + 1e-3)).max().item()
     assert worst <= 1, f"moments of the density and of the samples differ by {worst:.2g} times what is allowed"
 
 
@@ -361,16 +359,16 @@ _LATTICES = ((28_657, 17_711), (75_025, 46_368), (514_229, 317_811), (1_346_269,
 
 @torch.no_grad()
 def _integrate(d: Relaxation, low: Tensor, high: Tensor, points: int, step: int) -> tuple[Tensor, Tensor]:
-    """The mass and the mean of the density between two corners in log-ratios."""
-    total, mean, volume = torch.zeros_like(low[..., 0]), torch.zeros_like(low[..., :1]), (high - low).prod(-1)
-    for index in torch.arange(points, dtype=low.dtype, device=low.device).split(25_000):
+    """The mass and the moments of the density between two corners in log-ratios."""
+    total, moments, volume = torch.zeros_like(low[..., 0]), torch.zeros_like(low[..., :1]), (high - low).prod(-1)
+    for index in torch.arange(points, dtype=torch.float64, device=low.device).split(25_000):
         unit = torch.stack([index / points, (index * step / points).frac()], -1)[:, : low.shape[-1]]
-        cells = unit.reshape(-1, *[1] * (low.dim() - 1), low.shape[-1])
+        cells = unit.to(low.dtype).reshape(-1, *[1] * (low.dim() - 1), low.shape[-1])
         point, log_det = _from_coordinates(d, low + cells * (high - low))
         mass = (d.log_prob_from_log(point) + log_det).exp() * volume / points
         total += mass.sum(0)
-        mean = mean + (mass.unsqueeze(-1) * _moments(d, point)).sum(0)
-    return total, mean
+        moments = moments + (mass.unsqueeze(-1) * _moments(d, point)).sum(0)
+    return total, moments
 
 
 def _moments(d: Relaxation, log_z: Tensor) -> Tensor:
