@@ -451,6 +451,19 @@ def test_a_bare_normal_base_reads_its_last_axis_as_coordinates():
     torch.testing.assert_close(bare.log_prob(z), InvertibleGaussian(loc, scale, 0.3).log_prob(z))
 
 
+def test_half_precision_normal_bases_are_computed_in_float32():
+    loc, g = torch.randn(50, 3).bfloat16(), SoftmaxPlusPlus(0.1)
+    bare = InvertibleReparameterization(Normal(loc, torch.ones(3).bfloat16()), g)
+    wide = InvertibleReparameterization(Normal(loc.float(), torch.ones(3)), g)
+    prior = InvertibleGaussian(torch.zeros(3).bfloat16(), 1.0, 0.7)
+    assert bare.sample().dtype == torch.bfloat16
+    torch.testing.assert_close(bare.kl(prior), wide.kl(prior), rtol=0, atol=0)
+    torch.manual_seed(2)
+    _, log_q = bare.rsample_and_log_prob()
+    torch.manual_seed(2)
+    torch.testing.assert_close(log_q, wide.rsample_and_log_prob()[1], rtol=0, atol=0)
+
+
 def test_half_precision_laplace():
     d = InvertibleReparameterization(Laplace(torch.zeros(3).bfloat16(), torch.ones(3).bfloat16()), SoftmaxPlusPlus(0.1))
     z, log_q = d.rsample_and_log_prob((100,))

@@ -84,8 +84,8 @@ class InvertibleReparameterization(Relaxation):
         shape = base.batch_shape + base.event_shape
         for part in self.maps:
             shape = part.forward_shape(shape)
-        self.base = base.expand(shape[:-1])
         self._like = _example(base)
+        self.base = _widened(base).expand(shape[:-1])
         super().__init__(shape[:-1], shape[-1:], validate_args)
 
     @property
@@ -109,15 +109,13 @@ class InvertibleReparameterization(Relaxation):
         """y, and the standard normal noise in it if the base is a normal."""
         normal, base = _kl_forms.diagonal_normal(self.base), self.base
         if normal is not None:
-            mu, sigma = widen(normal.loc), widen(normal.scale)
-            eps = functional.gaussian_noise((*sample_shape, *mu.shape), mu, generator)
+            eps = functional.gaussian_noise((*sample_shape, *normal.loc.shape), normal.loc, generator)
             # fused, so rounded once: y keeps its relative accuracy where μ and σε nearly cancel
-            return torch.addcmul(mu, sigma, eps), eps
+            return torch.addcmul(normal.loc, normal.scale, eps), eps
         with torch.autocast(self._like.device.type, enabled=False):  # matrix products in full precision
             if isinstance(base, MultivariateNormal):
-                mu, tril = widen(base.loc), widen(base.scale_tril)
-                eps = functional.gaussian_noise((*sample_shape, *mu.shape), mu, generator)
-                return mu + (tril @ eps.unsqueeze(-1)).squeeze(-1), eps
+                eps = functional.gaussian_noise((*sample_shape, *base.loc.shape), base.loc, generator)
+                return base.loc + (base.scale_tril @ eps.unsqueeze(-1)).squeeze(-1), eps
             if generator is not None:
                 raise ValueError(f"the base {base} draws from torch's global generator; leave generator out")
             return widen(base.rsample(torch.Size(sample_shape))), None
@@ -128,9 +126,7 @@ class InvertibleReparameterization(Relaxation):
             with torch.autocast(self._like.device.type, enabled=False):
                 return widen(self.base.log_prob(y))
         normal = _kl_forms.diagonal_normal(self.base)
-        log_scale = (
-            widen(normal.scale).log().sum(-1) if normal is not None else _kl_forms.log_diagonal(self.base.scale_tril)
-        )
+        log_scale = normal.scale.log().sum(-1) if normal else _kl_forms.log_diagonal(self.base.scale_tril)
         return -0.5 * (eps.square().sum(-1) + eps.shape[-1] * math.log(2 * math.pi)) - log_scale
 
     def _scores(self, sample_shape: Shape, generator: torch.Generator | None) -> Tensor:
@@ -481,6 +477,14 @@ def _vector_base(base: Distribution) -> Distribution:
     if len(base.event_shape) != 1 or base.event_shape[0] < 1:
         raise ValueError(f"base must have event shape (K - 1,) with K >= 2, got {tuple(base.event_shape)}")
     return base
+
+
+def _widened(base: Distribution) -> Distribution:
+    """A diagonal normal of half precision as one of float32, so that noise, densities and divergences are."""
+    normal = _kl_forms.diagonal_normal(base)
+    if normal is None:
+        return base
+    return Independent(Normal(widen(normal.loc), widen(normal.scale), validate_args=False), 1, validate_args=False)
 
 
 def _example(base: Distribution) -> Tensor:
