@@ -59,7 +59,6 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f"igr.{name}")
     if name in _HOMES:
-        import_module("igr.kl")  # whoever holds a distribution has its KLs registered
         return getattr(import_module(f"igr.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'igr' has no attribute {name!r}")
 

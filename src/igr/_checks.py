@@ -134,7 +134,7 @@ def check_range(name: str, value: float | Tensor, *, at_most: float = math.inf) 
         raise ValueError(f"{name} must be {rule}, got {found}")
 
 
-def check_finite(name: str, value: Tensor) -> None:
+def check_finite(name: str, value: float | Tensor) -> None:
     if not values_checkable(value):
         return
     low, high = _extremes(value)

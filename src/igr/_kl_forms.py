@@ -63,10 +63,12 @@ def kl(
     None where it is not known; NaN in such rows if they cannot be looked at. ``like`` is a parameter of shape ``(*,
     K)`` or ``(*, K-1)``, whose dtype and device the result has.
     """
-    closed, same = _closed(p, p_maps, q, q_maps)
+    with torch.autocast(like.device.type, enabled=False):  # matrix products in full precision
+        closed, same = _closed(p, p_maps, q, q_maps)
     if same is True:
         return closed
-    infinite = _infinite(p_maps, q_maps, q.event_shape[-1] + 1)
+    everywhere = not p_maps or is_real(p.support)
+    infinite = everywhere and _infinite(p_maps, q_maps, q.event_shape[-1] + 1)
     known = _either(same, infinite)
     if known is False or (isinstance(known, Tensor) and values_checkable(known) and not bool(known.all())):
         return None
@@ -109,7 +111,8 @@ def _in_coordinates_of(p_map: SoftmaxPlusPlus, q: Distribution, q_map: SoftmaxPl
     """
     if same_value(p_map.tau, q_map.tau) and same_value(p_map.delta, q_map.delta):
         return q
-    return _affine(q, p_map.tau / q_map.tau, p_map.tau * (log(p_map.delta) - log(q_map.delta)))
+    tau, other = (widen(t) if isinstance(t, Tensor) else t for t in (p_map.tau, q_map.tau))
+    return _affine(q, tau / other, tau * (log(p_map.delta) - log(q_map.delta)))
 
 
 def _affine(base: Distribution, r: float | Tensor, c: float | Tensor) -> Distribution | None:
@@ -179,8 +182,13 @@ def _image(maps: Sequence[Transform]) -> _Image:
         image = _Image("vertices", last.tau)
     else:
         return _Image("unknown")
-    onto = all(getattr(f.codomain, "base_constraint", f.codomain) is constraints.real for f in flow)
-    return image if onto else _Image("unknown")
+    return image if all(is_real(f.codomain) for f in flow) else _Image("unknown")
+
+
+def is_real(constraint: constraints.Constraint | None) -> bool:
+    """Whether all real numbers, or vectors of them, are meant."""
+    inner = getattr(constraint, "base_constraint", None)
+    return constraint is constraints.real if inner is None else is_real(inner)
 
 
 def _infinite(p_maps: Sequence[Transform], q_maps: Sequence[Transform], K: int) -> Rows:
@@ -222,8 +230,11 @@ def _less(a: float | Tensor, b: float | Tensor) -> Rows:
 def _equal(a: float | Tensor, b: float | Tensor) -> Rows:
     if same_value(a, b):
         return True
-    equal = torch.as_tensor(a == b)
-    return row(equal) if isinstance(a, Tensor) or isinstance(b, Tensor) else bool(equal)
+    if isinstance(a, Tensor) and isinstance(b, Tensor) and a.dtype != b.dtype:
+        coarser = max(a.dtype, b.dtype, key=lambda dtype: torch.finfo(dtype).eps)
+        a, b = a.to(coarser), b.to(coarser)  # 0.1 is not the same number in two precisions
+    equal = a == b
+    return row(equal) if isinstance(equal, Tensor) else bool(equal)
 
 
 def _either(a: Rows, b: Rows) -> Rows:

@@ -10,7 +10,7 @@ from torch.distributions import ComposeTransform, Transform, constraints
 
 from igr import functional
 from igr._checks import describe
-from igr.transforms import SimplexTransform
+from igr.transforms import SimplexTransform, simplex
 
 
 class _Foreign(SimplexTransform):
@@ -74,7 +74,7 @@ def maps_onto_simplex(transform: Transform | Sequence[Transform]) -> tuple[Trans
         raise ValueError(f"transform must be a bijection onto the simplex, got {transform}")
     *flow, last = parts
     if not isinstance(last, SimplexTransform):
-        if last.codomain is not constraints.simplex:
+        if last.codomain not in (constraints.simplex, simplex):
             raise ValueError(f"transform must end on the simplex, got {transform}; append SoftmaxPlusPlus(temperature)")
         last = _Foreign(last)
     return (*flow, last)

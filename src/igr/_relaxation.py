@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, constraints
+from torch.distributions import Distribution, constraints, register_kl
 
 from igr import functional
 from igr._checks import broadcast, check_tensor, describe, validation, values_checkable, widen
@@ -58,8 +58,8 @@ class Relaxation(Distribution, ABC):
         """The logarithm of a sample and the sample's log-density, computed from the noise itself."""
 
     @abstractmethod
-    def log_prob_from_log(self, log_z: Tensor) -> Tensor:
-        """:meth:`log_prob` as a function of the logarithm of a sample, which cannot underflow."""
+    def _log_density(self, log_z: Tensor) -> Tensor:
+        """The log-density at exp(log_z), of at least float32."""
 
     def rsample(self, sample_shape: Shape = (), *, generator: torch.Generator | None = None) -> Tensor:
         """A differentiable sample, shape ``sample_shape + batch_shape + event_shape``."""
@@ -96,23 +96,51 @@ class Relaxation(Distribution, ABC):
             )
         value = widen(value)
         positive = value > 0  # keeps the gradient of the logarithm finite at an exact zero
-        return self.log_prob_from_log(torch.where(positive, torch.where(positive, value, 1.0).log(), -math.inf))
+        return self._log_density(torch.where(positive, torch.where(positive, value, 1.0).log(), -math.inf))
+
+    def log_prob_from_log(self, log_z: Tensor) -> Tensor:
+        """:meth:`log_prob` as a function of the logarithm of a sample, which cannot underflow."""
+        self._check_shape("log_z", log_z)
+        log_z = widen(log_z)
+        if self._validate_args and values_checkable(log_z):
+            log_total = log_z.logsumexp(-1).abs() if self.event_shape else log_z
+            if not bool((log_total <= torch.finfo(log_z.dtype).eps * (64 + self._categories)).all()):
+                raise ValueError(
+                    f"log_z is not the logarithm of {describe_support(self)}: got {describe(log_z)}; "
+                    "use log_prob for the points themselves"
+                )
+        return self._log_density(log_z)
+
+    @property
+    def _categories(self) -> int:
+        return self.event_shape[-1] if self.event_shape else 2
 
     def kl(self, other: Distribution) -> Tensor:
         r"""The KL divergence :math:`KL(\text{self} \| \text{other})` in closed form, shape ``batch_shape``.
 
         Infinite where ``other`` cannot reach all that ``self`` does. Usable inside ``torch.compile(fullgraph=True)``;
-        there, rows that have no closed form are NaN, since values cannot be looked at.
+        there, values cannot be looked at: flows are the same if their tensors are the same objects, and rows that have
+        no closed form are NaN.
 
         Raises:
             NotImplementedError: there is no closed form; the message names the alternative.
         """
         if isinstance(other, Relaxation) and other.event_shape != self.event_shape:
             raise ValueError(f"KL between event shapes {tuple(self.event_shape)} and {tuple(other.event_shape)}")
+        broadcast(p=self.batch_shape, q=other.batch_shape)
         value = self._known_kl(other)
         if value is None:
             raise NotImplementedError(f"no closed form for KL({self} || {other}); {ADVICE}")
         return value
+
+    def log_ratio(
+        self, other: Distribution, sample_shape: Shape = (), *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """log self(z) - log other(z) at samples z of ``self``, which travel as logarithms."""
+        log_z, log_p = self.log_rsample_and_log_prob(sample_shape, generator=generator)
+        if isinstance(other, Relaxation):
+            return log_p - other.log_prob_from_log(log_z)
+        return log_p - other.log_prob(log_z.exp())
 
     def _known_kl(self, other: Distribution) -> Tensor | None:
         return None
@@ -129,6 +157,11 @@ class Relaxation(Distribution, ABC):
         new: Self = self._get_checked_instance(owner, instance)  # type: ignore[no-untyped-call]
         new.__dict__.update(self.__dict__, _batch_shape=torch.Size(batch_shape), **changed)
         return new
+
+
+@register_kl(Relaxation, Relaxation)  # type: ignore[untyped-decorator]
+def _kl_relaxation(p: Relaxation, q: Relaxation) -> Tensor:
+    return p.kl(q)
 
 
 def describe_support(d: Distribution) -> str:

@@ -23,6 +23,7 @@ from torch.distributions import (
     OneHotCategorical,
     Transform,
     constraints,
+    transform_to,
 )
 
 from igr import _kl_forms, functional
@@ -34,6 +35,7 @@ from igr._checks import (
     check_row_scalar,
     check_tensor,
     describe,
+    is_number,
     log,
     validation,
     values_checkable,
@@ -82,10 +84,17 @@ class InvertibleReparameterization(Relaxation):
         self.maps = maps_onto_simplex(transform)
         base = _vector_base(base)
         shape = base.batch_shape + base.event_shape
-        for part in self.maps:
+        for part in self.maps[:-1]:
             shape = part.forward_shape(shape)
+            if shape[-1] != base.event_shape[-1]:
+                raise ValueError(
+                    f"{part} maps {base.event_shape[-1]} coordinates to {shape[-1]}; only the last map may"
+                )
+        shape = self._onto.forward_shape(shape)
         self._like = _example(base)
-        self.base = _widened(base).expand(shape[:-1])
+        self.base = _widened(base)
+        if base.batch_shape != shape[:-1]:
+            self.base = self.base.expand(shape[:-1])
         super().__init__(shape[:-1], shape[-1:], validate_args)
 
     @property
@@ -121,13 +130,22 @@ class InvertibleReparameterization(Relaxation):
             return widen(base.rsample(torch.Size(sample_shape))), None
 
     def _base_log_prob(self, y: Tensor, eps: Tensor | None) -> Tensor:
-        """Log-density of y under the base: from the noise, where it is known."""
-        if eps is None:
-            with torch.autocast(self._like.device.type, enabled=False):
-                return widen(self.base.log_prob(y))
-        normal = _kl_forms.diagonal_normal(self.base)
-        log_scale = normal.scale.log().sum(-1) if normal else _kl_forms.log_diagonal(self.base.scale_tril)
-        return -0.5 * (eps.square().sum(-1) + eps.shape[-1] * math.log(2 * math.pi)) - log_scale
+        """Log-density of y under the base: from the noise where it is known, and -inf off the base's support."""
+        normal, base = _kl_forms.diagonal_normal(self.base), self.base
+        if eps is not None:
+            log_scale = normal.scale.log().sum(-1) if normal else _kl_forms.log_diagonal(base.scale_tril)
+            return -0.5 * (eps.square().sum(-1) + eps.shape[-1] * math.log(2 * math.pi)) - log_scale
+        if normal is not None:
+            return -0.5 * ((y - normal.loc) / normal.scale).square().sum(-1) - (
+                normal.scale.log().sum(-1) + 0.5 * y.shape[-1] * math.log(2 * math.pi)
+            )
+        inside, support = None, base.support
+        if support is not None and not _kl_forms.is_real(support):
+            inside = support.check(y)
+            y = torch.where(inside.unsqueeze(-1), y, transform_to(support)(torch.zeros_like(y)))
+        with torch.autocast(self._like.device.type, enabled=False):
+            log_p = widen(base.log_prob(y))
+        return log_p if inside is None else torch.where(inside, log_p, -math.inf)
 
     def _scores(self, sample_shape: Shape, generator: torch.Generator | None) -> Tensor:
         x, _ = self._draw(sample_shape, generator)
@@ -156,25 +174,47 @@ class InvertibleReparameterization(Relaxation):
         log_z = self._onto.log_call(x)
         return log_z, log_q - self._onto.ladj(x, log_z)
 
-    def log_prob_from_log(self, log_z: Tensor) -> Tensor:
-        self._check_shape("log_z", log_z)
-        log_z = widen(log_z)
+    def _log_density(self, log_z: Tensor) -> Tensor:
         log_z = log_z.expand(broadcast(log_z=log_z, batch=self._extended_shape()))
         # outside the image of a map its inverse is undefined: there the image of zero stands in, and -inf is returned
         inside = _contains(self._onto, log_z)
         y = log_z.new_zeros((*log_z.shape[:-1], log_z.shape[-1] - 1))
         log_z = torch.where(inside.unsqueeze(-1), log_z, self._onto.log_call(y))
         x = self._onto.log_inverse(log_z)
-        total = self._onto.ladj(x, log_z)
-        for part in reversed(self.maps[:-1]):
+        return torch.where(inside, self._log_prob_before(x, self.maps[:-1]) - self._onto.ladj(x, log_z), -math.inf)
+
+    def _log_prob_before(self, x: Tensor, maps: Sequence[Transform]) -> Tensor:
+        """The log-density of x, what ``maps``, the first of this distribution's, make of the base."""
+        inside, total, zeros = (
+            torch.ones_like(x[..., 0], dtype=torch.bool),
+            torch.zeros_like(x[..., 0]),
+            torch.zeros_like(x),
+        )
+        for part in reversed(maps):
             reached = part.codomain.check(x)
             reached = reached if part.codomain.event_dim else reached.all(-1)
-            x = torch.where(reached.unsqueeze(-1), x, part(y))
+            x = torch.where(reached.unsqueeze(-1), x, part(zeros))
             inside, image = inside & reached, x
             x = part.inv(image)
             ladj = part.log_abs_det_jacobian(x, image)
             total = total + (ladj if part.domain.event_dim else ladj.sum(-1))
         return torch.where(inside, self._base_log_prob(x, None) - total, -math.inf)
+
+    def log_ratio(
+        self, other: Distribution, sample_shape: Shape = (), *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """log self(z) - log other(z) at samples z of ``self``, taken before the last maps that both have in common."""
+        if not isinstance(other, InvertibleReparameterization) or self.maps[-1] != other.maps[-1]:
+            return super().log_ratio(other, sample_shape, generator=generator)
+        common = 1
+        while common < min(len(self.maps), len(other.maps)) and self.maps[-1 - common] == other.maps[-1 - common]:
+            common += 1
+        x, eps = self._draw(sample_shape, generator)
+        log_p = self._base_log_prob(x, eps)
+        for part in self.maps[:-common]:
+            x, ladj = call_and_ladj(part, x)
+            log_p = log_p - ladj
+        return log_p - other._log_prob_before(x, other.maps[:-common])
 
     def _known_kl(self, other: Distribution) -> Tensor | None:
         if isinstance(other, InvertibleReparameterization):
@@ -231,6 +271,7 @@ class InvertibleGaussian(InvertibleReparameterization):
     ) -> None:
         mu, sigma, dtype = functional.location_scale(loc, scale)
         temperature, delta = check_row_scalar("temperature", temperature), check_row_scalar("delta", delta)
+        broadcast(loc=torch.Size((*mu.shape[:-1], 1)), temperature=temperature, delta=delta)
         if validation(validate_args):
             check_finite("loc", loc)
             check_range("scale", scale)
@@ -241,14 +282,18 @@ class InvertibleGaussian(InvertibleReparameterization):
         self.temperature, self.delta = temperature, delta
 
     @property
+    def _normal(self) -> Normal:
+        return self.base.base_dist  # type: ignore[attr-defined, no-any-return]
+
+    @property
     def loc(self) -> Tensor:
         r""":math:`\mu`, shape ``batch_shape + (K-1,)``."""
-        return _parameter(self.base, "loc").to(self.dtype)
+        return self._normal.loc.to(self.dtype)
 
     @property
     def scale(self) -> Tensor:
         r""":math:`\sigma`, shape ``batch_shape + (K-1,)``."""
-        return _parameter(self.base, "scale").to(self.dtype)
+        return self._normal.scale.to(self.dtype)
 
     @property
     def flow(self) -> Transform | None:
@@ -262,7 +307,7 @@ class InvertibleGaussian(InvertibleReparameterization):
 
     def __repr__(self) -> str:
         flow = f", flow={self.flow}" if self.flow else ""
-        return f"InvertibleGaussian(loc: {tuple(self.loc.shape)}, {self._onto}{flow})"
+        return f"{type(self).__name__}(loc: {tuple(self.loc.shape)}, {self._onto}{flow})"
 
 
 class GumbelSoftmax(Relaxation):
@@ -275,7 +320,8 @@ class GumbelSoftmax(Relaxation):
         In :meth:`rsample_and_log_prob` everything but :math:`\sum_k \log z_k` is a function of the noise alone:
         :math:`\log q = \log (K-1)! + (K-1) \log \tau - \sum_k \epsilon_k - K \log \sum_k e^{-\epsilon_k}
         - \sum_k \log z_k`.
-        At an exact zero the density has no limit (it depends on the direction), so :meth:`log_prob` refuses there.
+        At an exact zero the density has no limit (it depends on the direction), so :meth:`log_prob` refuses there;
+        where values cannot be looked at, it is :math:`-\infty`.
 
     References:
         Equations 5 and 6; Maddison et al. (2017); Jang et al. (2017).
@@ -303,7 +349,7 @@ class GumbelSoftmax(Relaxation):
         if validation(validate_args):
             check_finite("logits", logits)
         rows = broadcast(logits=torch.Size((*logits.shape[:-1], 1)), temperature=temperature)
-        self.logits = logits.expand(rows[:-1] + logits.shape[-1:])
+        self.logits = _expand(logits, rows[:-1] + logits.shape[-1:])
         super().__init__(self.logits.shape[:-1], self.logits.shape[-1:], validate_args)
 
     @property
@@ -342,15 +388,16 @@ class GumbelSoftmax(Relaxation):
         log_z = self._log_relax(_exact_differences(log_alpha, eps))
         return log_z, self._normaliser() - _gumbel_energy(-eps) - log_z.sum(-1)
 
-    def log_prob_from_log(self, log_z: Tensor) -> Tensor:
-        self._check_shape("log_z", log_z)
-        log_z = widen(log_z)
-        if values_checkable(log_z) and bool(torch.isneginf(log_z).any()):
+    def _log_density(self, log_z: Tensor) -> Tensor:
+        zero = torch.isneginf(log_z).any(-1)
+        if values_checkable(log_z) and bool(zero.any()):
             raise ValueError(
                 "the Gumbel-Softmax density has no limit at an exact zero: the sample has underflowed; "
                 "use rsample_and_log_prob, or log_prob_from_log on log_rsample"
             )
-        return self._normaliser() - _gumbel_energy(widen(self.logits) - self._tau * log_z) - log_z.sum(-1)
+        log_z = torch.where(zero.unsqueeze(-1), 0.0, log_z)
+        log_q = self._normaliser() - _gumbel_energy(widen(self.logits) - self._tau * log_z) - log_z.sum(-1)
+        return torch.where(zero, -math.inf, log_q)
 
     def _normaliser(self) -> Tensor | float:
         K, log_tau = self.event_shape[-1], log(self._tau)
@@ -371,7 +418,7 @@ class GumbelSoftmax(Relaxation):
         return _kl_forms.kl(self, (), other.base, other.maps, self.logits)
 
     def __repr__(self) -> str:
-        return f"GumbelSoftmax(temperature: {show(self.temperature)}, logits: {tuple(self.logits.shape)})"
+        return f"{type(self).__name__}(temperature: {show(self.temperature)}, logits: {tuple(self.logits.shape)})"
 
 
 class BinaryConcrete(Relaxation):
@@ -396,13 +443,12 @@ class BinaryConcrete(Relaxation):
 
     def __init__(self, temperature: float | Tensor, logits: Tensor, *, validate_args: bool | None = None) -> None:
         check_tensor("logits", logits)
-        if isinstance(temperature, Tensor):
-            check_tensor("temperature", temperature)
+        temperature = float(temperature) if is_number(temperature) else check_tensor("temperature", temperature)
         check_range("temperature", temperature)
         if validation(validate_args):
             check_finite("logits", logits)
         self.temperature = temperature
-        self.logits = logits.expand(broadcast(logits=logits, temperature=temperature))
+        self.logits = _expand(logits, broadcast(logits=logits, temperature=temperature))
         super().__init__(self.logits.shape, torch.Size(), validate_args)
 
     @property
@@ -442,16 +488,30 @@ class BinaryConcrete(Relaxation):
         log_z, log_rest = self._log_relax(log_alpha + eps), self._log_relax(-log_alpha - eps)
         return log_z, log(self._tau()) + _logistic_log_prob(eps) - log_z - log_rest
 
-    def log_prob_from_log(self, log_z: Tensor) -> Tensor:
-        self._check_shape("log_z", log_z)
-        log_z = widen(log_z)
-        log_rest = (-torch.expm1(log_z)).log()
-        if values_checkable(log_z) and bool((torch.isneginf(log_z) | torch.isneginf(log_rest)).any()):
+    def _log_density(self, log_z: Tensor) -> Tensor:
+        edge = torch.isneginf(log_z) | (log_z == 0)
+        if values_checkable(log_z) and bool(edge.any()):
             raise ValueError(
                 "the density of a sample that has rounded to 0 or 1 is not defined: use rsample_and_log_prob"
             )
-        eps = self._tau() * (log_z - log_rest) - widen(self.logits)
-        return log(self._tau()) + _logistic_log_prob(eps) - log_z - log_rest
+        log_z = torch.where(edge, -1.0, log_z)
+        return torch.where(edge, -math.inf, self._log_prob_from_logit(log_z - (-torch.expm1(log_z)).log()))
+
+    def _log_prob_from_logit(self, x: Tensor) -> Tensor:
+        """The log-density at sigmoid(x); the log-odds x tell apart what rounds to 0 or 1."""
+        eps = self._tau() * x - widen(self.logits)
+        return log(self._tau()) + _logistic_log_prob(eps) - _logistic_log_prob(x)
+
+    def log_ratio(
+        self, other: Distribution, sample_shape: Shape = (), *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """log self(z) - log other(z) at samples z of ``self``, which travel as log-odds."""
+        if not isinstance(other, BinaryConcrete):
+            return super().log_ratio(other, sample_shape, generator=generator)
+        log_alpha, eps = self._draw(sample_shape, generator)
+        x = (log_alpha + eps) / self._tau()
+        log_p = log(self._tau()) + _logistic_log_prob(eps) - _logistic_log_prob(x)
+        return log_p - other._log_prob_from_logit(x)
 
     def recovered(self) -> Bernoulli:
         r"""The discrete distribution that is relaxed: one with probability :math:`\mathrm{sigmoid}(\log \alpha)`."""
@@ -463,7 +523,7 @@ class BinaryConcrete(Relaxation):
         return self._harden(self.logits)
 
     def __repr__(self) -> str:
-        return f"BinaryConcrete(temperature: {show(self.temperature)}, logits: {tuple(self.logits.shape)})"
+        return f"{type(self).__name__}(temperature: {show(self.temperature)}, logits: {tuple(self.logits.shape)})"
 
 
 def _vector_base(base: Distribution) -> Distribution:
@@ -495,12 +555,14 @@ def _example(base: Distribution) -> Tensor:
         value = getattr(base, name, None)
         if isinstance(value, Tensor):
             return value.new_empty(0)
-    return torch.empty(0)
+    with torch.no_grad():  # a distribution that does not say what it depends on
+        example: Tensor = base.rsample()
+    return example.new_empty(0)
 
 
-def _parameter(base: Distribution, name: str) -> Tensor:
-    value: Tensor = getattr(base.base_dist, name)  # type: ignore[attr-defined]
-    return value
+def _expand(x: Tensor, shape: torch.Size) -> Tensor:
+    """``x`` itself, where it has that shape already: a leaf stays a leaf."""
+    return x if x.shape == shape else x.expand(shape)
 
 
 def _contains(onto: SimplexTransform, log_z: Tensor) -> Tensor:

@@ -280,6 +280,8 @@ def gumbel_softmax(
     log_alpha = widen(check_parameter("logits", logits, "K"))
     tau = check_row_scalar("tau", tau, log_alpha)
     log_alpha = log_alpha.expand(_sample_shape(log_alpha.shape, logits.shape[-1], mask, tau=tau))
+    if mask is not None:  # a forbidden category's logit, were it -inf, would make the gradient of τ NaN
+        log_alpha = log_alpha.masked_fill(~mask, 0.0)
     scores = log_alpha + gumbel_noise(log_alpha, generator)
     return _relax(scores / tau, scores if hard else None, mask).to(logits.dtype)
 
@@ -311,7 +313,9 @@ def location_scale(loc: Tensor, scale: Tensor | float) -> tuple[Tensor, Tensor, 
             f"scale of shape {tuple(scale.shape)} has more coordinates than loc of shape {tuple(loc.shape)}; "
             "give loc its full shape (*, K - 1)"
         )
-    return widen(loc.to(dtype)).expand(shape), widen(scale.to(dtype)).expand(shape), dtype
+    mu, sigma = (widen(x.to(dtype)) for x in (loc, scale))
+    # a leaf that has the shape stays a leaf
+    return mu if mu.shape == shape else mu.expand(shape), sigma if sigma.shape == shape else sigma.expand(shape), dtype
 
 
 def _softmaxpp_logits(y: Tensor, tau: float | Tensor, delta: float | Tensor) -> Tensor:

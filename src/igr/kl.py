@@ -1,6 +1,6 @@
-r"""KL divergences: registration with torch, Monte Carlo where there is no closed form, and the categorical surrogate.
+r"""KL divergences where there is no closed form, by Monte Carlo, and the categorical surrogate.
 
-The closed forms live on the classes, as :meth:`igr.distributions.Relaxation.kl`.
+The closed forms live on the classes, as :meth:`igr.distributions.Relaxation.kl`, and are registered with torch there.
 """
 
 from __future__ import annotations
@@ -8,18 +8,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from torch.distributions import Categorical, Distribution, OneHotCategorical, register_kl
+from torch.distributions import Bernoulli, Categorical, Distribution, OneHotCategorical
 
-from igr._checks import check_parameter, describe, widen
+from igr._checks import broadcast, check_parameter, describe, widen
 from igr.distributions import Relaxation
 
 __all__ = ["MonteCarlo", "categorical_kl", "monte_carlo_kl"]
-
-
-@register_kl(Relaxation, Relaxation)  # type: ignore[untyped-decorator]
-def _kl_relaxation(p: Relaxation, q: Relaxation) -> Tensor:
-    return p.kl(q)
 
 
 class MonteCarlo(NamedTuple):
@@ -60,9 +56,8 @@ def monte_carlo_kl(
         raise TypeError(f"p must be a relaxation of this library, got {describe(p)}")
     if num_samples < 2:
         raise ValueError(f"num_samples must be at least 2 for a standard error, got {num_samples}")
-    log_z, log_p = p.log_rsample_and_log_prob((num_samples,), generator=generator)
-    log_q = q.log_prob_from_log(log_z) if isinstance(q, Relaxation) else q.log_prob(log_z.exp())
-    log_ratio = log_p - log_q  # (S, *)
+    p = p.expand(broadcast(p=p.batch_shape, q=q.batch_shape))  # so that samples come first, and q's own axes after
+    log_ratio = p.log_ratio(q, (num_samples,), generator=generator)  # (S, *)
     estimate = log_ratio.mean(0)
     deviation = torch.where(estimate.isposinf(), 0.0, log_ratio - estimate)
     error = deviation.detach().square().sum(0).div(num_samples * (num_samples - 1)).sqrt()
@@ -80,7 +75,8 @@ def categorical_kl(p: Distribution | Tensor, q: Distribution | Tensor) -> Tensor
         Equation 8.
 
     Arguments:
-        p: a relaxation with ``recovered()``, a (one-hot) categorical distribution, or unnormalised logits ``(*, K)``.
+        p: a relaxation with ``recovered()``, a (one-hot) categorical or Bernoulli distribution, or unnormalised logits
+            ``(*, K)``.
         q: likewise.
 
     Returns:
@@ -91,6 +87,7 @@ def categorical_kl(p: Distribution | Tensor, q: Distribution | Tensor) -> Tensor
         tensor(0.5108)
     """
     log_p, log_q = _log_probs("p", p), _log_probs("q", q)
+    broadcast(p=log_p, q=log_q)
     possible = log_p > -torch.inf  # 0 log 0 = 0, with a gradient of zero
     ratio = torch.where(possible, log_p, 0.0) - torch.where(possible, log_q, 0.0)
     return (log_p.exp() * ratio).sum(-1)
@@ -102,6 +99,8 @@ def _log_probs(name: str, value: Distribution | Tensor) -> Tensor:
         return widen(check_parameter(name, value, "K")).log_softmax(-1)
     if hasattr(value, "recovered"):
         value = value.recovered()
+    if isinstance(value, Bernoulli):
+        return F.logsigmoid(torch.stack([value.logits, -value.logits], -1))
     if isinstance(value, OneHotCategorical):
         value = value._categorical
     if not isinstance(value, Categorical):

@@ -14,10 +14,28 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import ComposeTransform, Transform, constraints
+from torch.distributions import (
+    ComposeTransform,
+    SoftmaxTransform,
+    StickBreakingTransform,
+    Transform,
+    biject_to,
+    constraints,
+    transform_to,
+)
 
 from igr import functional
-from igr._checks import broadcast, check_parameter, check_row_scalar, check_tensor, log, values_checkable, widen
+from igr._checks import (
+    broadcast,
+    check_finite,
+    check_parameter,
+    check_row_scalar,
+    check_tensor,
+    is_number,
+    log,
+    values_checkable,
+    widen,
+)
 
 __all__ = [
     "Planar",
@@ -37,11 +55,13 @@ class _Simplex(constraints.Constraint):
 
     def check(self, value: Tensor) -> Tensor:
         wide = widen(value)  # entries were rounded in one dtype, and are summed in the other
-        tolerance = 4 * torch.finfo(value.dtype).eps + math.sqrt(value.shape[-1]) * torch.finfo(wide.dtype).eps
+        tolerance = 8 * torch.finfo(value.dtype).eps + value.shape[-1] * torch.finfo(wide.dtype).eps / 8
         return (value >= 0).all(-1) & ((wide.sum(-1) - 1).abs() <= tolerance)
 
 
 simplex = _Simplex()
+biject_to.register(simplex, lambda _: StickBreakingTransform())  # as for torch's own simplex
+transform_to.register(simplex, lambda _: SoftmaxTransform())
 
 
 class _Sticks(constraints.Constraint):
@@ -217,7 +237,7 @@ class VertexInterpolation(SimplexTransform):
         return self._inverse(log_z.exp())
 
     def ladj(self, y: Tensor, log_z: Tensor) -> Tensor:
-        return functional.log_stick_breaking(y).sum(-1) + y.shape[-1] * _log_row(self.tau, y)
+        return functional.log_stick_breaking(y).sum(-1) + y.shape[-1] * _log_row(self.tau, log_z)
 
     def harden(self, y: Tensor) -> Tensor:
         return functional.harden(StickBreaking()(y))
@@ -322,9 +342,11 @@ class Planar(Transform):
     def __init__(self, u: Tensor, w: Tensor, b: float | Tensor = 0.0, cache_size: int = 0) -> None:
         super().__init__(cache_size=cache_size)
         self.u, self.w = check_parameter("u", u), check_parameter("w", w)
-        self.b = check_tensor("b", b) if isinstance(b, Tensor) else float(b)
+        self.b = float(b) if is_number(b) else check_tensor("b", b)
         if u.shape[-1] != w.shape[-1]:
             raise ValueError(f"u and w must have the same last axis, got shapes {tuple(u.shape)} and {tuple(w.shape)}")
+        for name in ("u", "w", "b"):
+            check_finite(name, getattr(self, name))
         self.batch_shape = broadcast(u=u.shape[:-1], w=w.shape[:-1], b=b)
 
     def with_cache(self, cache_size: int = 1) -> Planar:
@@ -340,15 +362,17 @@ class Planar(Transform):
     def constrained(self, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
         r""":math:`\hat{u}`, shape ``(*, K-1)``, and :math:`w^\top \hat{u} \ge -1 + 10^{-6}`, shape ``(*)``."""
         u, w = widen(self.u.to(dtype)), widen(self.w.to(dtype))
-        wu = (w * u).sum(-1)
+        norm = torch.linalg.vector_norm(w, dim=-1, keepdim=True).clamp(min=torch.finfo(w.dtype).tiny ** 0.5)
+        wu, along = (w * u).sum(-1), (w / norm * u).sum(-1)
         bound = 1 - 1e-6
         negative = wu.clamp(max=0.0)
         m = bound * torch.expm1(negative / bound) + (wu - negative)
-        squared = (w * w).sum(-1).clamp(min=torch.finfo(w.dtype).tiny)
-        u_hat = u + ((m - wu) / squared).unsqueeze(-1) * w
+        # (m(x) - x) w / ‖w‖², as a multiple of x² so that nothing cancels as w tends to zero
+        second = torch.where(wu < 0, _expm1_remainder(negative / bound) / bound, 0.0)
+        u_hat = u + (second * along.square()).unsqueeze(-1) * w
         with torch.no_grad():  # what rounding has left of a large u along w
-            error = (m - (w * u_hat).sum(-1)) / squared
-        return u_hat + error.unsqueeze(-1) * w, m
+            error = (m - (w * u_hat).sum(-1)).unsqueeze(-1) / norm
+        return u_hat + error * (w / norm), m
 
     def _argument(self, y: Tensor) -> Tensor:
         return (widen(self.w) * widen(y)).sum(-1) + self.b
@@ -385,6 +409,15 @@ class Planar(Transform):
 
     def __repr__(self) -> str:
         return f"Planar(u={show(self.u)}, w={show(self.w)}, b={show(self.b)})"
+
+
+def _expm1_remainder(s: Tensor) -> Tensor:
+    r""":math:`(e^s - 1 - s) / s^2` for :math:`s \le 0`."""
+    near, far = s.clamp(min=-1.0), s.clamp(max=-1.0)
+    series = torch.zeros_like(near)
+    for k in range(18, 1, -1):  # Σ s^(k-2) / k!
+        series = series * near + 1 / math.factorial(k)
+    return torch.where(s > -1, series, (torch.expm1(far) - far) / far.square())
 
 
 def _solve_planar(r: Tensor, c: Tensor) -> Tensor:
