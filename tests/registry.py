@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions import (
     ComposeTransform,
+    Gamma,
     Laplace,
     LowRankMultivariateNormal,
     MultivariateNormal,
@@ -160,6 +161,10 @@ DISTRIBUTIONS: dict[str, Callable[[Setting], Pair]] = {
     "Laplace": _laplace,
     "Student-t": lambda s: (
         InvertibleReparameterization(StudentT(5.0, *s.normal()), [s.planar(), SoftmaxPlusPlus(s.tau)]),
+        None,
+    ),
+    "Gamma": lambda s: (
+        InvertibleReparameterization(Gamma(2 + s.positive(s.K - 1), s.positive(s.K - 1)), SoftmaxPlusPlus(s.tau)),
         None,
     ),
     "torch's stick-breaking": lambda s: (

@@ -1,3 +1,4 @@
+import copy
 import math
 from collections.abc import Callable
 
@@ -14,6 +15,8 @@ from torch.distributions import (
     RelaxedBernoulli,
     RelaxedOneHotCategorical,
     SoftmaxTransform,
+    biject_to,
+    transform_to,
 )
 
 from igr.distributions import (
@@ -128,7 +131,7 @@ def reference_log_prob(name: str, loc: Tensor, scale: Tensor, eps: Tensor, tau: 
 @pytest.mark.parametrize("K", [2, 3, 10, 100])
 @pytest.mark.parametrize("name", ["IGR-I", "IGR-SB", "IGR-Planar", "GS"])
 def test_float32_densities_of_own_samples(name: str, K: int):
-    n, tau = 2000, 0.01
+    n, tau = 50_000 if K == 2 and name != "IGR-Planar" else 2000, 0.01
     loc = 10 * torch.randn(n, K if name == "GS" else K - 1)
     scale = torch.rand(loc.shape) + 0.5
     flow = planar_layers(K)
@@ -259,6 +262,40 @@ def test_points_off_the_simplex_are_refused():
     assert unchecked.log_prob(torch.tensor([0.5, 0.3, 0.3])).isfinite()
 
 
+def test_a_base_on_part_of_the_space_has_density_zero_elsewhere():
+    ones = torch.ones(2, dtype=DOUBLE)
+    d = InvertibleReparameterization(torch.distributions.Uniform(-0.01 * ones, 0.01 * ones), SoftmaxPlusPlus(0.5))
+    outside, inside = d.log_prob(torch.tensor([[0.8, 0.1, 0.1], [0.33, 0.33, 0.34]], dtype=DOUBLE))
+    assert outside == -math.inf
+    assert inside == -math.inf  # |y| = 0.5 log(0.34 / 0.33) > 0.01
+    assert d.log_prob(torch.full((3,), 1 / 3, dtype=DOUBLE)).item() == pytest.approx(
+        2 * math.log(50) + 3 * math.log(3) + 2 * math.log(0.5)
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+def test_large_samples_of_nearly_equal_coordinates_are_accepted(dtype: torch.dtype):
+    d = InvertibleGaussian(torch.randn(20, 49_999, dtype=dtype), 1.0, 0.5, flow=StickBreaking())
+    assert not d.log_prob(d.rsample()).isnan().any()
+
+
+def test_points_in_place_of_logarithms_are_noticed():
+    for d in (InvertibleGaussian(torch.zeros(2), 1.0, 0.5), GumbelSoftmax(0.5, torch.zeros(3))):
+        z = d.sample((4,))
+        with pytest.raises(ValueError, match="use log_prob for the points themselves"):
+            d.log_prob_from_log(z)
+    with pytest.raises(ValueError, match="use log_prob for the points themselves"):
+        BinaryConcrete(0.5, torch.zeros(3)).log_prob_from_log(torch.rand(3))
+
+
+def test_where_a_zero_cannot_be_seen_it_has_density_zero():
+    z = torch.tensor([[0.0, 0.0, 1.0], [0.2, 0.3, 0.5]])
+    log_q = torch.func.vmap(GumbelSoftmax(0.5, torch.zeros(3)).log_prob)(z)
+    assert log_q.isneginf().tolist() == [True, False]
+    log_q = torch.func.vmap(BinaryConcrete(0.5, torch.zeros(())).log_prob)(torch.tensor([0.0, 1.0, 0.5]))
+    assert log_q.isneginf().tolist() == [True, True, False]
+
+
 # temperatures, hard samples, noise
 
 
@@ -351,6 +388,36 @@ def test_attributes():
     assert "StickBreaking" in repr(d)
 
 
+def test_empty_batches():
+    for d in (InvertibleGaussian(torch.zeros(0, 3), 1.0, 0.5), GumbelSoftmax(0.5, torch.zeros(0, 4))):
+        z, log_q = d.rsample_and_log_prob((2,))
+        assert z.shape == (2, 0, 4)
+        assert d.log_prob(z).shape == log_q.shape == (2, 0)
+    d = InvertibleGaussian(torch.zeros(0, 3), 1.0, 0.5)
+    assert d.kl(d).shape == (0,)
+
+
+def test_parameters_stay_leaves_and_copies_work():
+    loc = torch.nn.Parameter(torch.zeros(4, 3))
+    for d in (InvertibleGaussian(loc, torch.ones(4, 3), 0.5), GumbelSoftmax(0.5, loc), BinaryConcrete(0.5, loc)):
+        clone = copy.deepcopy(d)
+        assert clone.sample().shape == d.sample().shape
+    assert InvertibleGaussian(loc, 1.0, 0.5).loc is loc
+
+
+def test_the_support_can_be_reached_from_the_reals():
+    d = InvertibleGaussian(torch.zeros(2), 1.0, 0.5)
+    assert d.support.check(biject_to(d.support)(torch.randn(5, 2))).all()
+    assert d.support.check(transform_to(d.support)(torch.randn(5, 3))).all()
+
+
+def test_subclasses_are_named():
+    class Mine(InvertibleGaussian):
+        pass
+
+    assert repr(Mine(torch.zeros(2), 1.0, 0.5)).startswith("Mine(")
+
+
 def test_float16_parameters_are_computed_in_float32():
     loc = torch.randn(5, 3).half()
     d = InvertibleGaussian(loc, torch.ones(5, 3).half(), 0.01)
@@ -406,6 +473,10 @@ BAD = [
     ),
     (lambda: InvertibleReparameterization(Normal(torch.zeros(3), 1.0), SoftmaxTransform()), ValueError, "bijection"),
     (lambda: InvertibleReparameterization(Normal(torch.zeros(3), 1.0), []), ValueError, "bijection"),
+    (lambda: InvertibleGaussian(torch.zeros(3), 1.0, 1.0, flow=SoftmaxPlusPlus()), ValueError, "only the last map"),
+    (lambda: InvertibleGaussian(torch.zeros(4, 3), 1.0, torch.ones(5, 1)), ValueError, r"temperature \(5, 1\)"),
+    (lambda: BinaryConcrete(True, torch.zeros(3)), TypeError, "temperature must be a floating-point tensor, got True"),
+    (lambda: BinaryConcrete("a", torch.zeros(3)), TypeError, "temperature must be"),
 ]
 
 

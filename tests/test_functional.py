@@ -734,3 +734,11 @@ def test_autocast(sample, hard):
     close(z, expected, rtol=1e-6, atol=1e-7)
     assert low.dtype == torch.bfloat16
     close(low.float().sum(-1), torch.ones(50), rtol=0, atol=0.02)
+
+
+def test_a_mask_over_impossible_logits_keeps_the_gradient_of_tau():
+    tau = torch.tensor(0.5, requires_grad=True)
+    logits = torch.tensor([0.0, -math.inf, 1.0], requires_grad=True)
+    z = F.gumbel_softmax(logits, tau, mask=torch.tensor([True, False, True]))
+    gradients = torch.autograd.grad(z[0], (logits, tau))
+    assert all(g.isfinite().all() for g in gradients)

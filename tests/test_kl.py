@@ -1,4 +1,6 @@
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import scipy.stats
 import torch
 from torch import Tensor
 from torch.distributions import (
+    Bernoulli,
     Categorical,
     Dirichlet,
     Laplace,
@@ -269,6 +272,96 @@ def test_monte_carlo_survives_where_samples_underflow():
     assert gradient.isfinite().all()
 
 
+def test_monte_carlo_broadcasts_as_the_closed_form_does():
+    p = InvertibleGaussian(torch.randn(3, 2, dtype=DOUBLE), 1.0, 0.5)
+    q = InvertibleGaussian(torch.randn(5, 3, 2, dtype=DOUBLE), 1.0, 0.7)
+    closed = p.kl(q)
+    for num_samples in (5, 3, 20_000):  # also where their number is the length of an axis
+        estimate, error = monte_carlo_kl(p, q, num_samples)
+        assert estimate.shape == error.shape == closed.shape == (5, 3)
+    assert ((closed - estimate).abs() < 5 * error).all()
+    single = GumbelSoftmax(0.5, torch.zeros(4))
+    assert monte_carlo_kl(single, GumbelSoftmax(0.5, torch.randn(1000, 4))).estimate.shape == (1000,)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+def test_monte_carlo_does_not_invert_what_both_have_in_common(dtype: torch.dtype):
+    zeros, g = torch.zeros(9, dtype=dtype), [StickBreaking(), SoftmaxPlusPlus(0.5)]
+    p = InvertibleReparameterization(StudentT(3.0, zeros, zeros + 2), g)
+    q = InvertibleReparameterization(Normal(zeros, zeros + 3), g)
+    estimate, error = monte_carlo_kl(p, q, 50_000)
+    one, _ = scipy.integrate.quad(
+        lambda t: scipy.stats.t.pdf(t, 3, 0, 2) * (scipy.stats.t.logpdf(t, 3, 0, 2) - scipy.stats.norm.logpdf(t, 0, 3)),
+        -2000,
+        2000,
+        points=[-5, 0, 5],
+        limit=1000,
+    )
+    assert abs(estimate.item() - 9 * one) < 5 * error.item()
+
+
+def test_monte_carlo_with_flows_before_a_common_end():
+    p, q = (
+        InvertibleGaussian(torch.zeros(2, dtype=DOUBLE), 1.0, 0.5, flow=[f, StickBreaking()])
+        for f in (planar(), planar(-1.0))
+    )
+    estimate, error = monte_carlo_kl(p, q, 20_000)
+    z, log_p = p.log_rsample_and_log_prob((20_000,))
+    ratio = log_p - q.log_prob_from_log(z)
+    assert abs(estimate - ratio.mean()) < 5 * (error + ratio.std() / math.sqrt(20_000))
+
+
+def test_monte_carlo_of_binary_concretes_at_low_temperature():
+    p = BinaryConcrete(0.05, torch.tensor([4.0, -4.0, 0.3], dtype=DOUBLE))
+    q = BinaryConcrete(0.1, torch.zeros(3, dtype=DOUBLE))
+    estimate, error = monte_carlo_kl(p, q, 100_000)
+    pair = [GumbelSoftmax(d.temperature, torch.stack([d.logits, 0 * d.logits], -1)) for d in (p, q)]
+    same, same_error = monte_carlo_kl(pair[0], pair[1], 100_000)
+    assert ((estimate - same).abs() < 5 * (error.square() + same_error.square()).sqrt()).all()
+
+
+def test_a_base_on_part_of_the_space_is_not_called_infinite():
+    base = torch.distributions.Uniform(torch.full((2,), -0.01, dtype=DOUBLE), torch.full((2,), 0.01, dtype=DOUBLE))
+    p = InvertibleReparameterization(base, SoftmaxPlusPlus(0.5))
+    with pytest.raises(NotImplementedError, match="monte_carlo_kl"):
+        p.kl(sticks(0.5))
+    estimate, error = monte_carlo_kl(p, sticks(0.5), 10_000)
+    assert estimate.isfinite()
+    assert error < 0.01
+
+
+def test_equal_temperatures_of_two_precisions():
+    def with_tau(tau: Tensor) -> Relaxation:
+        return InvertibleGaussian(torch.zeros(2), 1.0, tau, flow=StickBreaking())
+
+    value = with_tau(torch.tensor(0.1)).kl(with_tau(torch.tensor(0.1, dtype=DOUBLE)))
+    assert value.item() == 0
+
+
+def test_half_precision_temperatures_are_divided_in_float32():
+    tau = [torch.tensor([[t]], dtype=torch.bfloat16) for t in (0.1, 0.3)]
+    p, q = (InvertibleGaussian(torch.ones(1, 3), 1.0, t) for t in tau)
+    wide = [InvertibleGaussian(torch.ones(1, 3), 1.0, t.float()) for t in tau]
+    torch.testing.assert_close(p.kl(q), wide[0].kl(wide[1]), rtol=1e-6, atol=0)
+
+
+def test_registered_without_asking_for_it():
+    code = (
+        "import torch; from igr.distributions import GumbelSoftmax as G\n"
+        "try: torch.distributions.kl_divergence(G(0.5, torch.zeros(3)), G(0.5, torch.ones(3)))\n"
+        "except NotImplementedError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "igr.monte_carlo_kl" in done.stdout
+
+
+def test_batches_that_do_not_broadcast_are_named():
+    with pytest.raises(ValueError, match=r"p \(2,\), q \(3,\)"):
+        InvertibleGaussian(torch.zeros(2, 3), 1.0, 0.5).kl(InvertibleGaussian(torch.zeros(3, 3), 1.0, 0.5))
+    with pytest.raises(ValueError, match=r"p \(2,\), q \(3,\)"):
+        categorical_kl(torch.zeros(2), torch.zeros(3))
+
+
 def test_monte_carlo_refuses_bad_input():
     with pytest.raises(ValueError, match="num_samples must be at least 2"):
         monte_carlo_kl(igr_i(), igr_i(), 1)
@@ -299,6 +392,15 @@ def test_categorical_kl_with_impossible_categories():
     (gradient,) = torch.autograd.grad(value, p)
     assert gradient.isfinite().all()
     assert categorical_kl(torch.zeros(3), torch.tensor([0.0, 0.0, -math.inf])) == math.inf
+    q = torch.tensor([1.0, 0.0, -math.inf], dtype=DOUBLE)  # impossible for both
+    assert categorical_kl(p, q).item() == pytest.approx(scipy.stats.entropy([0.5, 0.5], q[:2].softmax(-1).numpy()))
+
+
+def test_categorical_kl_of_bernoullis():
+    logits = torch.randn(5, dtype=DOUBLE)
+    expected = kl_divergence(Bernoulli(logits=logits), Bernoulli(logits=torch.zeros(5, dtype=DOUBLE)))
+    actual = categorical_kl(BinaryConcrete(0.5, logits), Bernoulli(logits=torch.zeros(5, dtype=DOUBLE)))
+    torch.testing.assert_close(actual, expected)
 
 
 @pytest.mark.parametrize("value", [Normal(torch.zeros(3), 1.0), 0.5, torch.zeros(3, dtype=torch.int64)])

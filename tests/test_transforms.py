@@ -9,6 +9,7 @@ from registry import TRANSFORMS, Setting, cases, label
 from torch.autograd import gradcheck, gradgradcheck
 from torch.distributions import ComposeTransform, TransformedDistribution
 
+from igr.distributions import InvertibleReparameterization
 from igr.testing import check_transform
 from igr.transforms import Planar, SoftmaxPlusPlus, StickBreaking, VertexInterpolation, call_and_ladj, simplex
 
@@ -170,6 +171,30 @@ def test_planar_is_safe_at_zero():
     torch.testing.assert_close(near(y), flow(y), rtol=0, atol=1e-8)
 
 
+@pytest.mark.parametrize("size", [1e-2, 1e-5, 1e-8, 1e-15, 1e-25])
+def test_planar_gradients_do_not_cancel_near_zero(size: float):
+    # with exact arithmetic: û = u + (m(x) - x) w / |w|², x = w'u < 0
+    u, w, y = [0.8, -1.3], [-1.1 * size, 0.4 * size], [0.3, 0.9]
+
+    def first(w0):
+        weights = [w0, mpmath.mpf(w[1])]
+        x = weights[0] * u[0] + weights[1] * u[1]
+        bound = 1 - mpmath.mpf("1e-6")
+        factor = (bound * mpmath.expm1(x / bound) - x) / (weights[0] ** 2 + weights[1] ** 2)
+        u_hat = [a + factor * b for a, b in zip(u, weights, strict=True)]
+        t = mpmath.tanh(weights[0] * y[0] + weights[1] * y[1] + mpmath.mpf("0.5"))
+        return (y[0] + u_hat[0] * t) + 2 * (y[1] + u_hat[1] * t)
+
+    with mpmath.workdps(120):
+        h = mpmath.mpf(size) * mpmath.mpf(10) ** -30
+        expected = float((first(mpmath.mpf(w[0]) + h) - first(mpmath.mpf(w[0]) - h)) / (2 * h))
+    for dtype, tolerance in ((torch.float32, 1e-5), (DOUBLE, 1e-12)) if size > 1e-18 else ((DOUBLE, 1e-12),):
+        weights = torch.tensor(w, dtype=dtype, requires_grad=True)
+        x = Planar(torch.tensor(u, dtype=dtype), weights, 0.5)(torch.tensor(y, dtype=dtype))
+        (gradient,) = torch.autograd.grad(x[0] + 2 * x[1], weights)
+        assert gradient[0].item() == pytest.approx(expected, rel=tolerance)
+
+
 def test_planar_inverse_has_implicit_gradients():
     flow = random_planar(torch.tensor([-3.0, -0.5, 2.0], dtype=DOUBLE))
     parameters = [p.clone().requires_grad_() for p in (flow.u, flow.w, flow.b)]
@@ -257,6 +282,9 @@ def test_shapes_are_inferred_and_refused():
         (lambda: Planar(torch.ones(3), torch.ones(2)), ValueError, "same last axis"),
         (lambda: Planar(torch.ones(3), [1.0, 2.0, 3.0]), TypeError, "w must be a floating-point tensor"),
         (lambda: Planar(torch.ones(5, 3), torch.ones(4, 3)), ValueError, "do not broadcast"),
+        (lambda: Planar(torch.tensor([math.nan]), torch.ones(1)), ValueError, "u must be finite"),
+        (lambda: Planar(torch.ones(1), torch.ones(1), math.nan), ValueError, "b must be finite"),
+        (lambda: Planar(torch.ones(1), torch.ones(1), None), TypeError, "b must be a floating-point tensor"),
     ],
 )
 def test_bad_parameters_are_refused(build, error, words):
@@ -287,6 +315,8 @@ def test_composes_with_zuko():
     torch.testing.assert_close(z, other_z)
     torch.testing.assert_close(ladj, other_ladj)
     check_transform(ours, y, skip=["equality"])  # theirs is by identity
+    d = InvertibleReparameterization(torch.distributions.Normal(torch.zeros(3, dtype=DOUBLE), 1.0), zukos)
+    torch.testing.assert_close(d.log_prob(z), d.base.log_prob(y) - ladj)
 
 
 def test_works_in_torchs_transformed_distribution():

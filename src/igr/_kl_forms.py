@@ -151,12 +151,21 @@ def _full_gaussian_kl(mu1: Tensor, tril1: Tensor, mu2: Tensor, tril2: Tensor) ->
     whitened: Tensor = torch.linalg.solve_triangular(tril2, tril1, upper=False)
     shift: Tensor = torch.linalg.solve_triangular(tril2, (mu1 - mu2).unsqueeze(-1), upper=False)
     squares = whitened.square().sum((-2, -1)) + shift.square().sum((-2, -1)) - mu1.shape[-1]
-    return 0.5 * squares + log_diagonal(tril2) - log_diagonal(tril1)
+    return 0.5 * squares + _log_diagonal(tril2) - _log_diagonal(tril1)
 
 
-def log_diagonal(tril: Tensor) -> Tensor:
+def _log_diagonal(tril: Tensor) -> Tensor:
     """Half the log-determinant of the covariance."""
     return tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def log_scale(base: Distribution) -> Tensor:
+    """Half the log-determinant of a normal's covariance, its square root being at hand."""
+    normal = diagonal_normal(base)
+    if normal is not None:
+        return normal.scale.log().sum(-1)
+    assert isinstance(base, MultivariateNormal)
+    return _log_diagonal(base.scale_tril)
 
 
 class _Image(NamedTuple):

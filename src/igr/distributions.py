@@ -133,7 +133,7 @@ class InvertibleReparameterization(Relaxation):
         """Log-density of y under the base: from the noise where it is known, and -inf off the base's support."""
         normal, base = _kl_forms.diagonal_normal(self.base), self.base
         if eps is not None:
-            log_scale = normal.scale.log().sum(-1) if normal else _kl_forms.log_diagonal(base.scale_tril)
+            log_scale = _kl_forms.log_scale(base)
             return -0.5 * (eps.square().sum(-1) + eps.shape[-1] * math.log(2 * math.pi)) - log_scale
         if normal is not None:
             return -0.5 * ((y - normal.loc) / normal.scale).square().sum(-1) - (

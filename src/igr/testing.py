@@ -75,12 +75,15 @@ def check_distribution(
     agree on one noise, and ``rsample_and_log_prob`` says what ``log_prob`` and ``log_prob_from_log`` say, in nine rows
     of ten; the rest may be beyond floating point), ``integral`` (the density integrates to one within 1e-3, and its
     first two moments are those of the samples within 5 standard errors; up to three categories), ``never NaN`` (at the
-    vertices), ``hard samples`` (one-hot, with the gradient of the relaxed sample), ``gradients`` (every tensor in
-    ``parameters`` gets a finite one that is not all zero) and ``KL`` (zero to itself; within 5 standard errors of
-    Monte Carlo to ``other``).
+    vertices), ``hard samples`` (one-hot at the nearest vertex, with the gradient of the relaxed sample), ``gradients``
+    (every tensor in ``parameters`` gets a finite one that is not all zero) and ``KL`` (zero to itself; within 5
+    standard errors of Monte Carlo to ``other``).
+
+    Note:
+        Only up to three categories can the density be integrated: give your class as well with two or three.
 
     Arguments:
-        d: the relaxation, with float64 parameters.
+        d: the relaxation, best with float64 parameters.
         other: another distribution of the same kind, to which the KL divergence has a closed form.
         parameters: leaf tensors that require gradients and should receive them.
         skip: names of properties that are not asked for.
@@ -396,6 +399,9 @@ def _hard_samples(d: Relaxation) -> None:
     assert bool(((hard == 0) | (hard == 1)).all()), "some entries are neither zero nor one"
     if d.event_shape:
         assert bool((hard.sum(-1) == 1).all()), "some rows are not one-hot"
+    if getattr(d, "delta", 1.0) == 1.0:  # otherwise the largest coordinate is not the limit
+        nearest = soft.argmax(-1) == hard.argmax(-1) if d.event_shape else (soft > 0.5) == (hard > 0.5)
+        assert bool(nearest.all()), "some hard samples are not the vertex that the relaxed sample is nearest to"
     if parameters:
         assert hard.requires_grad, "they have no gradient"
         wanted = torch.autograd.grad((weights * soft).sum(), parameters, allow_unused=True)

@@ -371,8 +371,8 @@ class Planar(Transform):
         second = torch.where(wu < 0, _expm1_remainder(negative / bound) / bound, 0.0)
         u_hat = u + (second * along.square()).unsqueeze(-1) * w
         with torch.no_grad():  # what rounding has left of a large u along w
-            error = (m - (w * u_hat).sum(-1)).unsqueeze(-1) / norm
-        return u_hat + error * (w / norm), m
+            error = (m - (w * u_hat).sum(-1)).unsqueeze(-1) / norm * (w / norm)
+        return u_hat + error, m
 
     def _argument(self, y: Tensor) -> Tensor:
         return (widen(self.w) * widen(y)).sum(-1) + self.b
