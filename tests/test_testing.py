@@ -309,15 +309,17 @@ class UnnormalisedLogProb(InvertibleGaussian):
 class Wider(InvertibleGaussian):
     """Samples with another scale than the density, scored by the density."""
 
-    def _draw(self, sample_shape, generator):
-        y, _ = super()._draw(sample_shape, generator)
-        return self.loc + 1.5 * (y - self.loc), None
+    def _scores(self, sample_shape, generator):
+        return self.loc + 1.5 * (super()._scores(sample_shape, generator) - self.loc)
+
+    def log_rsample_and_log_prob(self, sample_shape=(), *, generator=None):
+        log_z = self.log_rsample(sample_shape, generator=generator)
+        return log_z, self._log_density(log_z)
 
 
-class Shifted(InvertibleGaussian):
-    def _draw(self, sample_shape, generator):
-        y, _ = super()._draw(sample_shape, generator)
-        return y + 0.1, None
+class Shifted(Wider):
+    def _scores(self, sample_shape, generator):
+        return InvertibleGaussian._scores(self, sample_shape, generator) + 0.1
 
 
 class AnotherRsample(InvertibleGaussian):
@@ -367,13 +369,13 @@ class AnotherStraightThrough(InvertibleGaussian):
 
 
 class TwiceTheKL(InvertibleGaussian):
-    def _known_kl(self, other):
-        return 2 * super()._known_kl(other)
+    def kl(self, other):
+        return 2 * super().kl(other)
 
 
 class MoreKL(InvertibleGaussian):
-    def _known_kl(self, other):
-        return super()._known_kl(other) + 1e-3
+    def kl(self, other):
+        return super().kl(other) + 1e-3
 
 
 BROKEN_DISTRIBUTIONS = [

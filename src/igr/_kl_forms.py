@@ -12,47 +12,15 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributions import (
-    Distribution,
-    Independent,
-    Laplace,
-    LowRankMultivariateNormal,
-    MultivariateNormal,
-    Normal,
-    Transform,
-    constraints,
-    kl_divergence,
-)
+from torch.distributions import Distribution, Transform
 
+from igr import _bases
 from igr._checks import log, values_checkable, widen
 from igr.transforms import SoftmaxPlusPlus, StickBreaking, VertexInterpolation, row, same_value
 
 Rows = bool | Tensor
 
 ADVICE = "estimate it with igr.monte_carlo_kl(p, q, num_samples)"
-
-
-def diagonal_normal(base: Distribution) -> Normal | None:
-    """The Normal inside, if ``base`` is one with independent coordinates."""
-    inner = base.base_dist if isinstance(base, Independent) and base.reinterpreted_batch_ndims == 1 else None
-    return inner if isinstance(inner, Normal) else None
-
-
-def full_normal(base: Distribution) -> tuple[Tensor, Tensor] | None:
-    """Mean and Cholesky factor, if ``base`` is a normal of any covariance."""
-    normal = diagonal_normal(base)
-    if normal is not None:
-        return normal.loc, normal.scale.diag_embed()
-    if isinstance(base, (MultivariateNormal, LowRankMultivariateNormal)):
-        return base.loc, base.scale_tril
-    return None
-
-
-def gaussian_kl(p: Normal, q: Normal) -> Tensor:
-    r"""Equation 13: :math:`KL(N(\mu_1, \sigma_1^2) \| N(\mu_2, \sigma_2^2))`, summed over the last axis."""
-    d = p.scale.log() - q.scale.log()
-    # r² - 1 - 2 log r as expm1(2d) - 2d: never negative, and exact where the scales nearly agree
-    return 0.5 * (torch.expm1(2 * d) - 2 * d + ((p.loc - q.loc) / q.scale).square()).sum(-1)
 
 
 def kl(
@@ -67,8 +35,8 @@ def kl(
         closed, same = _closed(p, p_maps, q, q_maps)
     if same is True:
         return closed
-    everywhere = not p_maps or is_real(p.support)
-    infinite = everywhere and _infinite(p_maps, q_maps, q.event_shape[-1] + 1)
+    everywhere = not p_maps or _bases.is_real(p.support)
+    infinite = everywhere and _infinite(p_maps, q_maps, q.event_shape)
     known = _either(same, infinite)
     if known is False or (isinstance(known, Tensor) and values_checkable(known) and not bool(known.all())):
         return None
@@ -90,7 +58,7 @@ def _closed(
     if isinstance(last, SoftmaxPlusPlus) and isinstance(other, SoftmaxPlusPlus):
         if len(p_maps) == 1:
             rescaled = _in_coordinates_of(last, q, other)
-            closed = None if rescaled is None else _base_kl(p, rescaled)
+            closed = None if rescaled is None else _bases.kl(p, rescaled)
             return closed, closed is not None
         same = _both(_equal(last.tau, other.tau), _equal(last.delta, other.delta))
     elif isinstance(last, VertexInterpolation) and isinstance(other, VertexInterpolation):
@@ -99,7 +67,7 @@ def _closed(
         same = last is other or last == other
     if same is False:
         return None, False
-    closed = _base_kl(p, q)
+    closed = _bases.kl(p, q)
     return closed, False if closed is None else same
 
 
@@ -112,60 +80,7 @@ def _in_coordinates_of(p_map: SoftmaxPlusPlus, q: Distribution, q_map: SoftmaxPl
     if same_value(p_map.tau, q_map.tau) and same_value(p_map.delta, q_map.delta):
         return q
     tau, other = (widen(t) if isinstance(t, Tensor) else t for t in (p_map.tau, q_map.tau))
-    return _affine(q, tau / other, tau * (log(p_map.delta) - log(q_map.delta)))
-
-
-def _affine(base: Distribution, r: float | Tensor, c: float | Tensor) -> Distribution | None:
-    """The distribution of r y + c, for location-scale families."""
-    if isinstance(base, Independent):
-        inner = _affine(base.base_dist, r, c)
-        return None if inner is None else Independent(inner, base.reinterpreted_batch_ndims, validate_args=False)
-    if isinstance(base, (Normal, Laplace)):
-        return type(base)(r * base.loc + c, r * base.scale, validate_args=False)
-    column = r.unsqueeze(-1) if isinstance(r, Tensor) and r.dim() else r
-    if isinstance(base, MultivariateNormal):
-        return MultivariateNormal(r * base.loc + c, scale_tril=column * base.scale_tril, validate_args=False)
-    if isinstance(base, LowRankMultivariateNormal):
-        factor, diagonal = column * base.cov_factor, r * r * base.cov_diag
-        return LowRankMultivariateNormal(r * base.loc + c, factor, diagonal, validate_args=False)
-    return None
-
-
-def _base_kl(p: Distribution, q: Distribution) -> Tensor | None:
-    """KL between two bases, or None if there is no closed form."""
-    p_normal, q_normal = diagonal_normal(p), diagonal_normal(q)
-    if p_normal is not None and q_normal is not None:
-        return gaussian_kl(p_normal, q_normal)
-    p_full, q_full = full_normal(p), full_normal(q)
-    if p_full is not None and q_full is not None:
-        return _full_gaussian_kl(*p_full, *q_full)
-    try:
-        closed: Tensor = kl_divergence(p, q)
-    except NotImplementedError:
-        return None
-    return closed
-
-
-def _full_gaussian_kl(mu1: Tensor, tril1: Tensor, mu2: Tensor, tril2: Tensor) -> Tensor:
-    """KL between two normals with Cholesky factors of their covariances."""
-    whitened: Tensor = torch.linalg.solve_triangular(tril2, tril1, upper=False)
-    shift: Tensor = torch.linalg.solve_triangular(tril2, (mu1 - mu2).unsqueeze(-1), upper=False)
-    squares = whitened.square().sum((-2, -1)) + shift.square().sum((-2, -1)) - mu1.shape[-1]
-    return 0.5 * squares + _log_diagonal(tril2) - _log_diagonal(tril1)
-
-
-def _log_diagonal(tril: Tensor) -> Tensor:
-    """Half the log-determinant of the covariance."""
-    return tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-
-
-def log_scale(base: Distribution) -> Tensor:
-    """Half the log-determinant of a normal's covariance, its square root being at hand."""
-    normal = diagonal_normal(base)
-    if normal is not None:
-        return normal.scale.log().sum(-1)
-    assert isinstance(base, MultivariateNormal)
-    return _log_diagonal(base.scale_tril)
+    return _bases.affine(q, tau / other, tau * (log(p_map.delta) - log(q_map.delta)))
 
 
 class _Image(NamedTuple):
@@ -191,22 +106,16 @@ def _image(maps: Sequence[Transform]) -> _Image:
         image = _Image("vertices", last.tau)
     else:
         return _Image("unknown")
-    return image if all(is_real(f.codomain) for f in flow) else _Image("unknown")
+    return image if all(_bases.is_real(f.codomain) for f in flow) else _Image("unknown")
 
 
-def is_real(constraint: constraints.Constraint | None) -> bool:
-    """Whether all real numbers, or vectors of them, are meant."""
-    inner = getattr(constraint, "base_constraint", None)
-    return constraint is constraints.real if inner is None else is_real(inner)
-
-
-def _infinite(p_maps: Sequence[Transform], q_maps: Sequence[Transform], K: int) -> Rows:
+def _infinite(p_maps: Sequence[Transform], q_maps: Sequence[Transform], q_base_shape: torch.Size) -> Rows:
     """The rows in which p gives mass to points that q cannot reach."""
     p, q = _image(p_maps), _image(q_maps)
     if "unknown" in (p.kind, q.kind) or q.kind == "all":
         return False
     if q.kind == "sticks":
-        return _sticks_leave(p, q, K) if p.kind == "sticks" else True
+        return _sticks_leave(p, q, q_base_shape[-1] + 1) if p.kind == "sticks" else True
     if p.kind == "vertices":
         return _less(q.tau, p.tau)  # a smaller τ reaches a smaller neighbourhood of each vertex
     return _less(q.tau, 1.0) if p.kind == "all" else False

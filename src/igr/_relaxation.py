@@ -9,11 +9,10 @@ from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, constraints, register_kl
+from torch.distributions import Distribution, Transform, constraints, register_kl
 
-from igr import functional
+from igr import _kl_forms, functional
 from igr._checks import broadcast, check_tensor, describe, validation, values_checkable, widen
-from igr._kl_forms import ADVICE
 from igr.transforms import simplex
 
 Shape = Sequence[int]
@@ -48,8 +47,13 @@ class Relaxation(Distribution, ABC):
 
     @property
     @abstractmethod
+    def _like(self) -> Tensor:
+        """A tensor with the dtype and device of samples."""
+
+    @property
     def dtype(self) -> torch.dtype:
         """The dtype of samples."""
+        return self._like.dtype
 
     @abstractmethod
     def log_rsample_and_log_prob(
@@ -128,9 +132,11 @@ class Relaxation(Distribution, ABC):
         if isinstance(other, Relaxation) and other.event_shape != self.event_shape:
             raise ValueError(f"KL between event shapes {tuple(self.event_shape)} and {tuple(other.event_shape)}")
         broadcast(p=self.batch_shape, q=other.batch_shape)
-        value = self._known_kl(other)
+        value = None
+        if isinstance(other, Relaxation):
+            value = _kl_forms.kl(*self._pushforward, *other._pushforward, self._like)
         if value is None:
-            raise NotImplementedError(f"no closed form for KL({self} || {other}); {ADVICE}")
+            raise NotImplementedError(f"no closed form for KL({self} || {other}); {_kl_forms.ADVICE}")
         return value
 
     def log_ratio(
@@ -142,8 +148,10 @@ class Relaxation(Distribution, ABC):
             return log_p - other.log_prob_from_log(log_z)
         return log_p - other.log_prob(log_z.exp())
 
-    def _known_kl(self, other: Distribution) -> Tensor | None:
-        return None
+    @property
+    def _pushforward(self) -> tuple[Distribution, Sequence[Transform]]:
+        """A base and the maps that carry it onto the simplex; what is not made that way is its own base."""
+        return self, ()
 
     def _check_shape(self, name: str, value: Tensor) -> None:
         check_tensor(name, value)

@@ -14,15 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import (
-    ComposeTransform,
-    SoftmaxTransform,
-    StickBreakingTransform,
-    Transform,
-    biject_to,
-    constraints,
-    transform_to,
-)
+from torch.distributions import ComposeTransform, Transform, constraints
 
 from igr import functional
 from igr._checks import (
@@ -36,6 +28,8 @@ from igr._checks import (
     values_checkable,
     widen,
 )
+from igr._constraints import NearVertices, Sticks, simplex, sticks
+from igr._planar import expm1_remainder, solve
 
 __all__ = [
     "Planar",
@@ -46,47 +40,6 @@ __all__ = [
     "call_and_ladj",
     "simplex",
 ]
-
-
-class _Simplex(constraints.Constraint):
-    """Non-negative vectors that sum to one, within what the dtype and the number of categories allow."""
-
-    event_dim = 1
-
-    def check(self, value: Tensor) -> Tensor:
-        wide = widen(value)  # entries were rounded in one dtype, and are summed in the other
-        tolerance = 8 * torch.finfo(value.dtype).eps + value.shape[-1] * torch.finfo(wide.dtype).eps / 8
-        return (value >= 0).all(-1) & ((wide.sum(-1) - 1).abs() <= tolerance)
-
-
-simplex = _Simplex()
-biject_to.register(simplex, lambda _: StickBreakingTransform())  # as for torch's own simplex
-transform_to.register(simplex, lambda _: SoftmaxTransform())
-
-
-class _Sticks(constraints.Constraint):
-    """The image of :class:`StickBreaking`: the vectors whose K sticks are all positive."""
-
-    event_dim = 1
-
-    def __init__(self, leftover: bool) -> None:
-        self.leftover = leftover
-
-    def check(self, value: Tensor) -> Tensor:
-        return (_sticks(value, self.leftover) > 0).all(-1)
-
-
-class _NearVertices(constraints.Constraint):
-    """The image of :class:`VertexInterpolation`: K disjoint pieces of the simplex."""
-
-    event_dim = 1
-
-    def __init__(self, tau: float | Tensor) -> None:
-        self.tau = tau
-
-    def check(self, value: Tensor) -> Tensor:
-        w = functional.vertex_interpolation_inverse(widen(value), self.tau)
-        return simplex.check(value) & (w > 0).all(-1) & (w.argmax(-1) == value.argmax(-1))
 
 
 class SimplexTransform(Transform, ABC):
@@ -217,7 +170,7 @@ class VertexInterpolation(SimplexTransform):
     def __init__(self, tau: float | Tensor, cache_size: int = 0) -> None:
         super().__init__(cache_size=cache_size)
         self.tau = check_row_scalar("tau", tau, at_most=1.0)
-        self.codomain = _NearVertices(self.tau)
+        self.codomain = NearVertices(self.tau)
 
     def with_cache(self, cache_size: int = 1) -> VertexInterpolation:
         return self if cache_size == self._cache_size else VertexInterpolation(self.tau, cache_size)
@@ -273,7 +226,7 @@ class StickBreaking(Transform):
     def __init__(self, leftover: bool = True, cache_size: int = 0) -> None:
         super().__init__(cache_size=cache_size)
         self.leftover = leftover
-        self.codomain = _Sticks(leftover)
+        self.codomain = Sticks(leftover)
 
     def with_cache(self, cache_size: int = 1) -> StickBreaking:
         return self if cache_size == self._cache_size else StickBreaking(self.leftover, cache_size)
@@ -282,7 +235,7 @@ class StickBreaking(Transform):
         return self._from_log_sticks(functional.log_stick_breaking(y)).to(y.dtype)
 
     def _inverse(self, a: Tensor) -> Tensor:
-        return functional.log_stick_breaking_inverse(_sticks(widen(a), self.leftover).log()).to(a.dtype)
+        return functional.log_stick_breaking_inverse(sticks(widen(a), self.leftover).log()).to(a.dtype)
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
         return self._ladj(functional.log_stick_breaking(x))
@@ -368,7 +321,7 @@ class Planar(Transform):
         negative = wu.clamp(max=0.0)
         m = bound * torch.expm1(negative / bound) + (wu - negative)
         # (m(x) - x) w / ‖w‖², as a multiple of x² so that nothing cancels as w tends to zero
-        second = torch.where(wu < 0, _expm1_remainder(negative / bound) / bound, 0.0)
+        second = torch.where(wu < 0, expm1_remainder(negative / bound) / bound, 0.0)
         u_hat = u + (second * along.square()).unsqueeze(-1) * w
         with torch.no_grad():  # what rounding has left of a large u along w
             error = (m - (w * u_hat).sum(-1)).unsqueeze(-1) / norm * (w / norm)
@@ -397,7 +350,7 @@ class Planar(Transform):
 
     def _inverse(self, x: Tensor) -> Tensor:
         u_hat, wu = self.constrained(self._dtype(x))
-        t = _solve_planar(self._argument(x), wu)
+        t = solve(self._argument(x), wu)
         return torch.addcmul(widen(x), u_hat, -t.tanh().unsqueeze(-1)).to(x.dtype)
 
     def __eq__(self, other: object) -> bool:
@@ -409,46 +362,6 @@ class Planar(Transform):
 
     def __repr__(self) -> str:
         return f"Planar(u={show(self.u)}, w={show(self.w)}, b={show(self.b)})"
-
-
-def _expm1_remainder(s: Tensor) -> Tensor:
-    r""":math:`(e^s - 1 - s) / s^2` for :math:`s \le 0`."""
-    near, far = s.clamp(min=-1.0), s.clamp(max=-1.0)
-    series = torch.zeros_like(near)
-    for k in range(18, 1, -1):  # Σ s^(k-2) / k!
-        series = series * near + 1 / math.factorial(k)
-    return torch.where(s > -1, series, (torch.expm1(far) - far) / far.square())
-
-
-def _solve_planar(r: Tensor, c: Tensor) -> Tensor:
-    r"""The root t of :math:`t + c \tanh t = r`, for any :math:`c > -1`, differentiable in r and c.
-
-    On :math:`t \ge 0` (the equation is odd) the left side is concave for c > 0 and convex for c < 0, so Newton's steps
-    from a lower, respectively an upper, bound of the root are monotone; the bounds are close enough for eight of them.
-    """
-    with torch.no_grad():
-        size = r.abs()
-        linear, saturated = size / (1 + c), size - c  # from tanh t <= t and tanh t <= 1
-        # c > 0: q = t - (r - c) solves q (e^{2t} + 1) = 2c, so q has an upper bound and t a lower one
-        twice = 2 * c.clamp(min=1.0)
-        q = torch.maximum(1 + saturated.neg().clamp(min=0.0), twice.log() / 2 - saturated)
-        lower = torch.maximum(torch.maximum(linear, saturated), (twice / q - 1).clamp(min=1.0).log() / 2)
-        # c < 0: t - tanh t >= t³ / 5 on [0, 1]
-        cubic = (5 * size / c.clamp(max=-0.1).neg()).pow(1 / 3)
-        upper = torch.minimum(linear, saturated)
-        upper = torch.where((c < -0.1) & (cubic <= 1), torch.minimum(upper, cubic), upper)
-        t = torch.where(c > 0, torch.where(c > 1, lower, linear.maximum(saturated)), upper)
-        for _ in range(8):
-            t = _newton_step(t, size, c)
-        t = t.copysign(r)
-    # a Newton step from the root is the root again, with the first derivative of the implicit function; two steps
-    # have the second as well
-    return _newton_step(_newton_step(t, r, c), r, c)
-
-
-def _newton_step(t: Tensor, r: Tensor, c: Tensor) -> Tensor:
-    tanh = t.tanh()
-    return t - (t + c * tanh - r) / (1 + c * (1 - tanh) * (1 + tanh))
 
 
 def call_and_ladj(transform: Transform, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -478,13 +391,6 @@ def same_value(a: float | Tensor, b: float | Tensor) -> bool:
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
     return bool((a == b).all())  # type: ignore[union-attr]
-
-
-def _sticks(a: Tensor, leftover: bool) -> Tensor:
-    """The K sticks w from the K-1 coordinates a: inverse of the linear part of :class:`StickBreaking`."""
-    rest = 1 - a.sum(-1, keepdim=True)
-    last = rest / (a.shape[-1] + 1) if leftover else rest
-    return torch.cat([a + last if leftover else a, last], -1)
 
 
 def row(value: Tensor) -> Tensor:

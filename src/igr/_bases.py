@@ -1,0 +1,170 @@
+"""What the maps are applied to: base distributions on R^(K-1), their draws, densities and divergences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.distributions import (
+    Distribution,
+    Independent,
+    Laplace,
+    LowRankMultivariateNormal,
+    MultivariateNormal,
+    Normal,
+    constraints,
+    kl_divergence,
+    transform_to,
+)
+
+from igr._checks import describe, widen
+from igr.functional import gaussian_noise
+
+
+def vector_base(base: Distribution) -> Distribution:
+    """The base with event shape (K-1,), or an error that says what is wrong with it."""
+    if not isinstance(base, Distribution):
+        raise TypeError(f"base must be a torch.distributions.Distribution, got {describe(base)}")
+    if not base.has_rsample:
+        raise ValueError(f"base must be reparameterizable (has_rsample), got {base}")
+    if not base.event_shape and base.batch_shape:
+        base = Independent(base, 1, validate_args=False)
+    if len(base.event_shape) != 1 or base.event_shape[0] < 1:
+        raise ValueError(f"base must have event shape (K - 1,) with K >= 2, got {tuple(base.event_shape)}")
+    return base
+
+
+def widened(base: Distribution) -> Distribution:
+    """A diagonal normal of half precision as one of float32, so that noise, densities and divergences are."""
+    normal = diagonal_normal(base)
+    if normal is None:
+        return base
+    return Independent(Normal(widen(normal.loc), widen(normal.scale), validate_args=False), 1, validate_args=False)
+
+
+def example(base: Distribution) -> Tensor:
+    """An empty tensor with the dtype and device of the base's parameters."""
+    while hasattr(base, "base_dist"):
+        base = base.base_dist
+    for name in base.arg_constraints:
+        value = getattr(base, name, None)
+        if isinstance(value, Tensor):
+            return value.new_empty(0)
+    with torch.no_grad():  # a distribution that does not say what it depends on
+        draw: Tensor = base.rsample()
+    return draw.new_empty(0)
+
+
+def diagonal_normal(base: Distribution) -> Normal | None:
+    """The Normal inside, if ``base`` is one with independent coordinates."""
+    inner = base.base_dist if isinstance(base, Independent) and base.reinterpreted_batch_ndims == 1 else None
+    return inner if isinstance(inner, Normal) else None
+
+
+def full_normal(base: Distribution) -> tuple[Tensor, Tensor] | None:
+    """Mean and Cholesky factor, if ``base`` is a normal of any covariance."""
+    normal = diagonal_normal(base)
+    if normal is not None:
+        return normal.loc, normal.scale.diag_embed()
+    if isinstance(base, (MultivariateNormal, LowRankMultivariateNormal)):
+        return base.loc, base.scale_tril
+    return None
+
+
+def draw(
+    base: Distribution, sample_shape: Sequence[int], generator: torch.Generator | None
+) -> tuple[Tensor, Tensor | None]:
+    """y, and the standard normal noise in it if the base is a normal."""
+    normal = diagonal_normal(base)
+    if normal is not None:
+        eps = gaussian_noise((*sample_shape, *normal.loc.shape), normal.loc, generator)
+        # fused, so rounded once: y keeps its relative accuracy where μ and σε nearly cancel
+        return torch.addcmul(normal.loc, normal.scale, eps), eps
+    if isinstance(base, MultivariateNormal):
+        eps = gaussian_noise((*sample_shape, *base.loc.shape), base.loc, generator)
+        return base.loc + (base.scale_tril @ eps.unsqueeze(-1)).squeeze(-1), eps
+    if generator is not None:
+        raise ValueError(f"the base {base} draws from torch's global generator; leave generator out")
+    return widen(base.rsample(torch.Size(sample_shape))), None
+
+
+def log_prob_of_noise(base: Distribution, eps: Tensor) -> Tensor:
+    """Log-density of the y that a normal base makes of this noise."""
+    normal = diagonal_normal(base)
+    if normal is not None:
+        log_scale = normal.scale.log().sum(-1)
+    else:
+        log_scale = _log_diagonal(base.scale_tril)  # type: ignore[attr-defined]
+    return -0.5 * (eps.square().sum(-1) + eps.shape[-1] * math.log(2 * math.pi)) - log_scale
+
+
+def log_prob(base: Distribution, y: Tensor) -> Tensor:
+    """Log-density of y under the base, and -inf off its support."""
+    normal = diagonal_normal(base)
+    if normal is not None:
+        return log_prob_of_noise(base, (y - normal.loc) / normal.scale)
+    support = base.support
+    if support is None or is_real(support):
+        return widen(base.log_prob(y))
+    inside = support.check(y)
+    stand_in = transform_to(support)(torch.zeros_like(y))
+    return torch.where(inside, widen(base.log_prob(torch.where(inside.unsqueeze(-1), y, stand_in))), -math.inf)
+
+
+def is_real(constraint: constraints.Constraint | None) -> bool:
+    """Whether all real numbers, or vectors of them, are meant."""
+    inner = getattr(constraint, "base_constraint", None)
+    return constraint is constraints.real if inner is None else is_real(inner)
+
+
+def affine(base: Distribution, r: float | Tensor, c: float | Tensor) -> Distribution | None:
+    """The distribution of r y + c, for location-scale families."""
+    if isinstance(base, Independent):
+        inner = affine(base.base_dist, r, c)
+        return None if inner is None else Independent(inner, base.reinterpreted_batch_ndims, validate_args=False)
+    if isinstance(base, (Normal, Laplace)):
+        return type(base)(r * base.loc + c, r * base.scale, validate_args=False)
+    column = r.unsqueeze(-1) if isinstance(r, Tensor) and r.dim() else r
+    if isinstance(base, MultivariateNormal):
+        return MultivariateNormal(r * base.loc + c, scale_tril=column * base.scale_tril, validate_args=False)
+    if isinstance(base, LowRankMultivariateNormal):
+        factor, diagonal = column * base.cov_factor, r * r * base.cov_diag
+        return LowRankMultivariateNormal(r * base.loc + c, factor, diagonal, validate_args=False)
+    return None
+
+
+def kl(p: Distribution, q: Distribution) -> Tensor | None:
+    """KL between two bases, or None if there is no closed form."""
+    p_normal, q_normal = diagonal_normal(p), diagonal_normal(q)
+    if p_normal is not None and q_normal is not None:
+        return gaussian_kl(p_normal, q_normal)
+    p_full, q_full = full_normal(p), full_normal(q)
+    if p_full is not None and q_full is not None:
+        return _full_gaussian_kl(*p_full, *q_full)
+    try:
+        closed: Tensor = kl_divergence(p, q)
+    except NotImplementedError:
+        return None
+    return closed
+
+
+def gaussian_kl(p: Normal, q: Normal) -> Tensor:
+    r"""Equation 13: :math:`KL(N(\mu_1, \sigma_1^2) \| N(\mu_2, \sigma_2^2))`, summed over the last axis."""
+    d = p.scale.log() - q.scale.log()
+    # r² - 1 - 2 log r as expm1(2d) - 2d: never negative, and exact where the scales nearly agree
+    return 0.5 * (torch.expm1(2 * d) - 2 * d + ((p.loc - q.loc) / q.scale).square()).sum(-1)
+
+
+def _full_gaussian_kl(mu1: Tensor, tril1: Tensor, mu2: Tensor, tril2: Tensor) -> Tensor:
+    """KL between two normals with Cholesky factors of their covariances."""
+    whitened: Tensor = torch.linalg.solve_triangular(tril2, tril1, upper=False)
+    shift: Tensor = torch.linalg.solve_triangular(tril2, (mu1 - mu2).unsqueeze(-1), upper=False)
+    squares = whitened.square().sum((-2, -1)) + shift.square().sum((-2, -1)) - mu1.shape[-1]
+    return 0.5 * squares + _log_diagonal(tril2) - _log_diagonal(tril1)
+
+
+def _log_diagonal(tril: Tensor) -> Tensor:
+    """Half the log-determinant of the covariance."""
+    return tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)

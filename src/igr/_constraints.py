@@ -1,0 +1,58 @@
+"""The sets that the maps reach, as torch constraints."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.distributions import SoftmaxTransform, StickBreakingTransform, biject_to, constraints, transform_to
+
+from igr import functional
+from igr._checks import widen
+
+
+class _Simplex(constraints.Constraint):
+    """Non-negative vectors that sum to one, within what the dtype and the number of categories allow."""
+
+    event_dim = 1
+
+    def check(self, value: Tensor) -> Tensor:
+        wide = widen(value)  # entries were rounded in one dtype, and are summed in the other
+        tolerance = 8 * torch.finfo(value.dtype).eps + value.shape[-1] * torch.finfo(wide.dtype).eps / 8
+        return (value >= 0).all(-1) & ((wide.sum(-1) - 1).abs() <= tolerance)
+
+
+simplex = _Simplex()
+biject_to.register(simplex, lambda _: StickBreakingTransform())  # as for torch's own simplex
+transform_to.register(simplex, lambda _: SoftmaxTransform())
+
+
+class Sticks(constraints.Constraint):
+    """The image of :class:`igr.transforms.StickBreaking`: the vectors whose K sticks are all positive."""
+
+    event_dim = 1
+
+    def __init__(self, leftover: bool) -> None:
+        self.leftover = leftover
+
+    def check(self, value: Tensor) -> Tensor:
+        return (sticks(value, self.leftover) > 0).all(-1)
+
+
+class NearVertices(constraints.Constraint):
+    """The image of :class:`igr.transforms.VertexInterpolation`: K disjoint pieces of the simplex."""
+
+    event_dim = 1
+
+    def __init__(self, tau: float | Tensor) -> None:
+        self.tau = tau
+
+    def check(self, value: Tensor) -> Tensor:
+        w = functional.vertex_interpolation_inverse(widen(value), self.tau)
+        return simplex.check(value) & (w > 0).all(-1) & (w.argmax(-1) == value.argmax(-1))
+
+
+def sticks(a: Tensor, leftover: bool) -> Tensor:
+    """The K sticks w from the K-1 coordinates a, the inverse of the linear part of stick-breaking."""
+    rest = 1 - a.sum(-1, keepdim=True)
+    last = rest / (a.shape[-1] + 1) if leftover else rest
+    return torch.cat([a + last if leftover else a, last], -1)

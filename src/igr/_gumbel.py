@@ -1,0 +1,263 @@
+"""Relaxations by Gumbel noise; public as :mod:`igr.distributions`."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.distributions import Bernoulli, Distribution, OneHotCategorical, constraints
+
+from igr import functional
+from igr._checks import (
+    broadcast,
+    check_finite,
+    check_parameter,
+    check_range,
+    check_row_scalar,
+    check_tensor,
+    is_number,
+    log,
+    validation,
+    values_checkable,
+    widen,
+)
+from igr._relaxation import Relaxation, Shape
+from igr.transforms import row, show
+
+
+class GumbelSoftmax(Relaxation):
+    r"""The Gumbel-Softmax, or Concrete, distribution, in log space.
+
+    .. math:: z = \mathrm{softmax}((\log \alpha + \epsilon) / \tau), \qquad
+        q(z) = (K-1)!\, \tau^{K-1} \prod_k \frac{\alpha_k z_k^{-\tau - 1}}{\sum_j \alpha_j z_j^{-\tau}}.
+
+    Note:
+        In :meth:`rsample_and_log_prob` everything but :math:`\sum_k \log z_k` is a function of the noise alone:
+        :math:`\log q = \log (K-1)! + (K-1) \log \tau - \sum_k \epsilon_k - K \log \sum_k e^{-\epsilon_k}
+        - \sum_k \log z_k`.
+        At an exact zero the density has no limit (it depends on the direction), so :meth:`log_prob` refuses there;
+        where values cannot be looked at, it is :math:`-\infty`.
+
+    References:
+        Equations 5 and 6; Maddison et al. (2017); Jang et al. (2017).
+
+    Arguments:
+        temperature: :math:`\tau > 0`: a number, a 0-d tensor or one value per row, shape ``(*, 1)``.
+        logits: :math:`\log \alpha`, unnormalised and finite, shape ``(*, K)``.
+        validate_args: whether to check values, by default yes; types and shapes are always checked.
+
+    Example:
+        >>> q = GumbelSoftmax(0.01, torch.zeros(5, 10))
+        >>> z, log_q = q.rsample_and_log_prob()
+        >>> bool(log_q.isfinite().all())
+        True
+    """
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
+        "temperature": constraints.positive,
+        "logits": constraints.real_vector,
+    }
+
+    def __init__(self, temperature: float | Tensor, logits: Tensor, *, validate_args: bool | None = None) -> None:
+        check_parameter("logits", logits, "K")
+        self.temperature = check_row_scalar("temperature", temperature)
+        if validation(validate_args):
+            check_finite("logits", logits)
+        rows = broadcast(logits=torch.Size((*logits.shape[:-1], 1)), temperature=temperature)
+        self.logits = _expand(logits, rows[:-1] + logits.shape[-1:])
+        super().__init__(self.logits.shape[:-1], self.logits.shape[-1:], validate_args)
+
+    @property
+    def _like(self) -> Tensor:
+        return self.logits
+
+    def expand(self, batch_shape: Shape, _instance: Self | None = None) -> Self:
+        logits = self.logits.expand(torch.Size((*batch_shape, *self.event_shape)))
+        return self._expanded(GumbelSoftmax, _instance, batch_shape, logits=logits)
+
+    @property
+    def _tau(self) -> float | Tensor:
+        return check_row_scalar("temperature", self.temperature, widen(self.logits))
+
+    def _draw(self, sample_shape: Shape, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        log_alpha = widen(self.logits).expand(torch.Size((*sample_shape, *self.logits.shape)))
+        return log_alpha, functional.gumbel_noise(log_alpha, generator)
+
+    def _scores(self, sample_shape: Shape, generator: torch.Generator | None) -> Tensor:
+        log_alpha, eps = self._draw(sample_shape, generator)
+        return log_alpha + eps
+
+    def _relax(self, scores: Tensor) -> Tensor:
+        return (scores / self._tau).softmax(-1)
+
+    def _log_relax(self, scores: Tensor) -> Tensor:
+        return (scores / self._tau).log_softmax(-1)
+
+    def _harden(self, scores: Tensor) -> Tensor:
+        return functional.one_hot_argmax(scores)
+
+    def log_rsample_and_log_prob(
+        self, sample_shape: Shape = (), *, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        log_alpha, eps = self._draw(sample_shape, generator)
+        log_z = self._log_relax(_exact_differences(log_alpha, eps))
+        return log_z, self._normaliser() - _gumbel_energy(-eps) - log_z.sum(-1)
+
+    def _log_density(self, log_z: Tensor) -> Tensor:
+        zero = torch.isneginf(log_z).any(-1)
+        if values_checkable(log_z) and bool(zero.any()):
+            raise ValueError(
+                "the Gumbel-Softmax density has no limit at an exact zero: the sample has underflowed; "
+                "use rsample_and_log_prob, or log_prob_from_log on log_rsample"
+            )
+        log_z = torch.where(zero.unsqueeze(-1), 0.0, log_z)
+        log_q = self._normaliser() - _gumbel_energy(widen(self.logits) - self._tau * log_z) - log_z.sum(-1)
+        return torch.where(zero, -math.inf, log_q)
+
+    def _normaliser(self) -> Tensor | float:
+        K, log_tau = self.event_shape[-1], log(self._tau)
+        return math.lgamma(K) + (K - 1) * (row(log_tau) if isinstance(log_tau, Tensor) else log_tau)
+
+    def recovered(self) -> OneHotCategorical:
+        r"""The discrete distribution that is relaxed, :math:`\alpha / \sum_k \alpha_k`."""
+        return OneHotCategorical(logits=widen(self.logits), validate_args=False)
+
+    @property
+    def mode(self) -> Tensor:
+        """The likeliest recovered vertex."""
+        return functional.one_hot_argmax(self.logits)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(temperature: {show(self.temperature)}, logits: {tuple(self.logits.shape)})"
+
+
+class BinaryConcrete(Relaxation):
+    r"""The relaxed Bernoulli on (0, 1): a Gumbel-Softmax of two categories, seen through its first coordinate.
+
+    .. math:: z = \mathrm{sigmoid}((\log \alpha + \epsilon) / \tau), \quad \epsilon \sim \text{Logistic}(0, 1).
+
+    References:
+        Maddison et al. (2017), appendix B.
+
+    Arguments:
+        temperature: :math:`\tau > 0`, a number or broadcastable with ``logits``.
+        logits: :math:`\log \alpha`, the log-odds of one, any shape ``(*)``.
+        validate_args: whether to check values, by default yes; types and shapes are always checked.
+    """
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
+        "temperature": constraints.positive,
+        "logits": constraints.real,
+    }
+    support = constraints.unit_interval
+
+    def __init__(self, temperature: float | Tensor, logits: Tensor, *, validate_args: bool | None = None) -> None:
+        check_tensor("logits", logits)
+        temperature = float(temperature) if is_number(temperature) else check_tensor("temperature", temperature)
+        check_range("temperature", temperature)
+        if validation(validate_args):
+            check_finite("logits", logits)
+        self.temperature = temperature
+        self.logits = _expand(logits, broadcast(logits=logits, temperature=temperature))
+        super().__init__(self.logits.shape, torch.Size(), validate_args)
+
+    @property
+    def _like(self) -> Tensor:
+        return self.logits
+
+    def expand(self, batch_shape: Shape, _instance: Self | None = None) -> Self:
+        logits = self.logits.expand(torch.Size(batch_shape))
+        return self._expanded(BinaryConcrete, _instance, batch_shape, logits=logits)
+
+    def _tau(self) -> float | Tensor:
+        like = widen(self.logits)
+        return self.temperature.to(like.dtype) if isinstance(self.temperature, Tensor) else self.temperature
+
+    def _draw(self, sample_shape: Shape, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        log_alpha = widen(self.logits).expand(torch.Size((*sample_shape, *self.logits.shape)))
+        eps = functional.gumbel_noise(log_alpha, generator) - functional.gumbel_noise(log_alpha, generator)
+        return log_alpha, eps
+
+    def _scores(self, sample_shape: Shape, generator: torch.Generator | None) -> Tensor:
+        log_alpha, eps = self._draw(sample_shape, generator)
+        return log_alpha + eps
+
+    def _relax(self, scores: Tensor) -> Tensor:
+        return (scores / self._tau()).sigmoid()
+
+    def _log_relax(self, scores: Tensor) -> Tensor:
+        return F.logsigmoid(scores / self._tau())
+
+    def _harden(self, scores: Tensor) -> Tensor:
+        return (scores > 0).to(scores.dtype)
+
+    def log_rsample_and_log_prob(
+        self, sample_shape: Shape = (), *, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        log_alpha, eps = self._draw(sample_shape, generator)
+        log_z, log_rest = self._log_relax(log_alpha + eps), self._log_relax(-log_alpha - eps)
+        return log_z, log(self._tau()) + _logistic_log_prob(eps) - log_z - log_rest
+
+    def _log_density(self, log_z: Tensor) -> Tensor:
+        edge = torch.isneginf(log_z) | (log_z == 0)
+        if values_checkable(log_z) and bool(edge.any()):
+            raise ValueError(
+                "the density of a sample that has rounded to 0 or 1 is not defined: use rsample_and_log_prob"
+            )
+        log_z = torch.where(edge, -1.0, log_z)
+        return torch.where(edge, -math.inf, self._log_prob_from_logit(log_z - (-torch.expm1(log_z)).log()))
+
+    def _log_prob_from_logit(self, x: Tensor) -> Tensor:
+        """The log-density at sigmoid(x); the log-odds x tell apart what rounds to 0 or 1."""
+        eps = self._tau() * x - widen(self.logits)
+        return log(self._tau()) + _logistic_log_prob(eps) - _logistic_log_prob(x)
+
+    def log_ratio(
+        self, other: Distribution, sample_shape: Shape = (), *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """log self(z) - log other(z) at samples z of ``self``, which travel as log-odds."""
+        if not isinstance(other, BinaryConcrete):
+            return super().log_ratio(other, sample_shape, generator=generator)
+        log_alpha, eps = self._draw(sample_shape, generator)
+        x = (log_alpha + eps) / self._tau()
+        log_p = log(self._tau()) + _logistic_log_prob(eps) - _logistic_log_prob(x)
+        return log_p - other._log_prob_from_logit(x)
+
+    def recovered(self) -> Bernoulli:
+        r"""The discrete distribution that is relaxed: one with probability :math:`\mathrm{sigmoid}(\log \alpha)`."""
+        return Bernoulli(logits=widen(self.logits), validate_args=False)
+
+    @property
+    def mode(self) -> Tensor:
+        """The likelier of zero and one."""
+        return self._harden(self.logits)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(temperature: {show(self.temperature)}, logits: {tuple(self.logits.shape)})"
+
+
+def _expand(x: Tensor, shape: torch.Size) -> Tensor:
+    """``x`` itself, where it has that shape already: a leaf stays a leaf."""
+    return x if x.shape == shape else x.expand(shape)
+
+
+def _exact_differences(a: Tensor, b: Tensor) -> Tensor:
+    """a + b less its largest entry, correctly rounded: near-ties of large sums keep their relative accuracy."""
+    total = a + b
+    top = total.detach().amax(-1, keepdim=True)
+    with torch.no_grad():  # the rounding error of the sum, exactly (Knuth)
+        part = total - a
+        error = (a - (total - part)) + (b - part)
+    return (total - top) + error
+
+
+def _gumbel_energy(x: Tensor) -> Tensor:
+    r""":math:`K \log \sum_k e^{x_k} - \sum_k x_k`."""
+    return x.shape[-1] * x.logsumexp(-1) - x.sum(-1)
+
+
+def _logistic_log_prob(x: Tensor) -> Tensor:
+    return F.logsigmoid(x) + F.logsigmoid(-x)
