@@ -92,12 +92,15 @@ def draw(
 
 def log_prob_of_noise(base: Distribution, eps: Tensor) -> Tensor:
     """Log-density of the y that a normal base makes of this noise."""
+    return -0.5 * (eps.square().sum(-1) + eps.shape[-1] * math.log(2 * math.pi)) - _log_scale(base)
+
+
+def _log_scale(base: Distribution) -> Tensor:
+    """Half the log-determinant of a normal's covariance."""
     normal = diagonal_normal(base)
     if normal is not None:
-        log_scale = normal.scale.log().sum(-1)
-    else:
-        log_scale = _log_diagonal(base.scale_tril)  # type: ignore[attr-defined]
-    return -0.5 * (eps.square().sum(-1) + eps.shape[-1] * math.log(2 * math.pi)) - log_scale
+        return normal.scale.log().sum(-1)
+    return _log_diagonal(base.scale_tril)  # type: ignore[attr-defined]
 
 
 def log_prob(base: Distribution, y: Tensor) -> Tensor:
