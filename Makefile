@@ -37,7 +37,7 @@ bench: .venv/.dev ## Run every script in benchmarks/, one after another
 	@for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 clean: ## Remove built files and caches, but neither .venv nor results
-	rm -rf build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist docs/_build .pytest_cache .mypy_cache .ruff_cache
 	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is touched only after its install has succeeded, so an interrupted install is done again.

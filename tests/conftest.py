@@ -1,4 +1,4 @@
-"""Every test starts from the same seed; statistical tests set their own again where the number matters."""
+"""Every test starts from the same seed."""
 
 import pytest
 import torch

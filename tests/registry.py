@@ -152,6 +152,7 @@ DISTRIBUTIONS: dict[str, Callable[[Setting], Pair]] = {
     "IGR-I, delta": lambda s: _igr(s, delta=0.3),
     "IGR-I, rescaled": _igr_i_rescaled,
     "IGR-I, per row": _igr_i_per_row,
+    "IGR-I, delta per row": lambda s: _igr(s, delta=s.per_row()),
     "IGR-SB": lambda s: _igr(s, flow=StickBreaking()),
     "IGR-SB, literal": lambda s: _igr(s, flow=StickBreaking(leftover=False)),
     "IGR-Planar": lambda s: _igr(s, flow=[s.planar(), s.planar()]),

@@ -29,7 +29,7 @@ from igr.distributions import (
     Relaxation,
 )
 from igr.kl import categorical_kl, monte_carlo_kl
-from igr.transforms import Planar, SoftmaxPlusPlus, StickBreaking, VertexInterpolation
+from igr.transforms import Planar, SimplexTransform, SoftmaxPlusPlus, StickBreaking, VertexInterpolation
 
 DOUBLE = torch.float64
 
@@ -84,12 +84,37 @@ def test_same_map_is_the_gaussian_divergence():
 
 def test_nearly_equal_scales_do_not_cancel():
     sigma = torch.tensor([1000.0, 1.0])
-    p = InvertibleGaussian(torch.zeros(2), sigma * (1 + 1e-3), 0.5)
-    q = InvertibleGaussian(torch.zeros(2), sigma, 0.5)
-    ratio = ((sigma * (1 + 1e-3)).double() / sigma.double()).log()
-    expected = (torch.expm1(2 * ratio) - 2 * ratio).sum() / 2
+    other = sigma * (1 + 1e-3)
+    p, q = InvertibleGaussian(torch.zeros(2), other, 0.5), InvertibleGaussian(torch.zeros(2), sigma, 0.5)
+    expected = kl_divergence(
+        Normal(0.0 * other.double(), other.double()), Normal(0.0 * sigma.double(), sigma.double())
+    ).sum()
     assert p.kl(q).item() == pytest.approx(expected.item(), rel=1e-2)
     assert q.kl(q).item() == 0
+
+
+def test_a_users_own_map_is_the_same_only_as_itself():
+    class Sharper(SoftmaxPlusPlus):
+        def __init__(self, power: float) -> None:
+            super().__init__(1.0)
+            self.power = power
+
+        def log_call(self, y: Tensor) -> Tensor:
+            return super().log_call(self.power * y)
+
+    class Own(SimplexTransform):
+        log_call = log_inverse = ladj = harden = None  # type: ignore[assignment]
+
+    Own.__abstractmethods__ = frozenset()
+    assert Own() != Own()
+    own = Own()
+    assert own == own
+    assert Sharper(1.0) != SoftmaxPlusPlus(1.0)
+
+    class OtherSticks(StickBreaking):
+        pass
+
+    assert OtherSticks() != StickBreaking()
 
 
 def test_full_covariance_against_torch():
@@ -257,10 +282,18 @@ def test_monte_carlo_is_differentiable_in_both():
 
 
 def test_monte_carlo_to_a_distribution_of_torch():
-    p, q = GumbelSoftmax(1.0, torch.randn(4, 3, dtype=DOUBLE)), Dirichlet(torch.ones(3, dtype=DOUBLE))
-    estimate, error = monte_carlo_kl(p, q, 2000)
-    assert estimate.shape == error.shape == (4,)
-    assert (estimate > -5 * error).all()
+    p, q = igr_i(0.4, 0.6, 0.8, K=2), Dirichlet(torch.tensor([2.0, 3.0], dtype=DOUBLE))
+    estimate, error = monte_carlo_kl(p, q, 20_000)
+
+    def integrand(z: float) -> float:
+        y = 0.8 * math.log(z / (1 - z))
+        log_p = scipy.stats.norm.logpdf(y, 0.4, 0.6) + math.log(0.8 / (z * (1 - z)))
+        return math.exp(log_p) * (log_p - scipy.stats.beta.logpdf(z, 2, 3))
+
+    expected, _ = scipy.integrate.quad(integrand, 1e-9, 1 - 1e-9, limit=200)
+    assert abs(estimate.item() - expected) < 5 * error.item()
+    with pytest.raises(NotImplementedError, match="monte_carlo_kl"):
+        kl_divergence(p, q)
 
 
 def test_monte_carlo_survives_where_samples_underflow():

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from igr import functional, nn, testing, transforms
+    from igr import distributions, functional, kl, nn, testing, transforms
     from igr.distributions import BinaryConcrete, GumbelSoftmax, InvertibleGaussian, InvertibleReparameterization
     from igr.kl import MonteCarlo, categorical_kl, monte_carlo_kl
     from igr.transforms import Planar, SoftmaxPlusPlus, StickBreaking, VertexInterpolation
 
-_MODULES = ("functional", "nn", "testing", "transforms")
+_MODULES = ("distributions", "functional", "kl", "nn", "testing", "transforms")
 
 _HOMES = {
     # distributions on the simplex
@@ -37,7 +37,9 @@ _HOMES = {
 
 __all__ = [
     "__version__",
+    "distributions",
     "functional",
+    "kl",
     "nn",
     "testing",
     "transforms",

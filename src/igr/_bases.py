@@ -39,7 +39,7 @@ def vector_base(base: Distribution) -> Distribution:
 def widened(base: Distribution) -> Distribution:
     """A diagonal normal of half precision as one of float32, so that noise, densities and divergences are."""
     normal = diagonal_normal(base)
-    if normal is None:
+    if normal is None or normal.loc.dtype not in (torch.float16, torch.bfloat16):
         return base
     return Independent(Normal(widen(normal.loc), widen(normal.scale), validate_args=False), 1, validate_args=False)
 
@@ -76,7 +76,7 @@ def full_normal(base: Distribution) -> tuple[Tensor, Tensor] | None:
 def draw(
     base: Distribution, sample_shape: Sequence[int], generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor | None]:
-    """y, and the standard normal noise in it if the base is a normal."""
+    """y, and the standard normal noise in it if the base is a normal, diagonal or with a Cholesky factor."""
     normal = diagonal_normal(base)
     if normal is not None:
         eps = gaussian_noise((*sample_shape, *normal.loc.shape), normal.loc, generator)
@@ -147,16 +147,15 @@ def kl(p: Distribution, q: Distribution) -> Tensor | None:
     if p_full is not None and q_full is not None:
         return _full_gaussian_kl(*p_full, *q_full)
     try:
-        closed: Tensor = kl_divergence(p, q)
+        return widen(kl_divergence(p, q))
     except NotImplementedError:
         return None
-    return closed
 
 
 def gaussian_kl(p: Normal, q: Normal) -> Tensor:
     r"""Equation 13: :math:`KL(N(\mu_1, \sigma_1^2) \| N(\mu_2, \sigma_2^2))`, summed over the last axis."""
     d = p.scale.log() - q.scale.log()
-    # r² - 1 - 2 log r as expm1(2d) - 2d: never negative, and exact where the scales nearly agree
+    # r² - 1 - 2 log r as expm1(2d) - 2d: never negative, and zero where the scales agree
     return 0.5 * (torch.expm1(2 * d) - 2 * d + ((p.loc - q.loc) / q.scale).square()).sum(-1)
 
 

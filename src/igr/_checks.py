@@ -45,6 +45,11 @@ def widen(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
+def expand(x: Tensor, shape: torch.Size) -> Tensor:
+    """``x`` itself where it has that shape already: a leaf stays a leaf."""
+    return x if x.shape == shape else x.expand(shape)
+
+
 def is_number(value: object) -> TypeGuard[float]:
     """A real number of python's or numpy's; a boolean is none."""
     return isinstance(value, Real) and not isinstance(value, bool)

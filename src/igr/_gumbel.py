@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from typing import ClassVar, Self
 
 import torch
@@ -18,6 +19,7 @@ from igr._checks import (
     check_range,
     check_row_scalar,
     check_tensor,
+    expand,
     is_number,
     log,
     validation,
@@ -28,17 +30,48 @@ from igr._relaxation import Relaxation, Shape
 from igr.transforms import row, show
 
 
-class GumbelSoftmax(Relaxation):
+class _LogitRelaxation(Relaxation):
+    """Logits to which noise is added."""
+
+    temperature: float | Tensor
+    logits: Tensor
+
+    @property
+    def _like(self) -> Tensor:
+        return self.logits
+
+    @property
+    def _tau(self) -> float | Tensor:
+        dtype = torch.promote_types(self.logits.dtype, torch.float32)
+        return self.temperature.to(dtype) if isinstance(self.temperature, Tensor) else self.temperature
+
+    @abstractmethod
+    def _noise(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Noise with the shape, dtype and device of ``like``."""
+
+    def _draw(self, sample_shape: Shape, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        log_alpha = widen(self.logits).expand(torch.Size((*sample_shape, *self.logits.shape)))
+        return log_alpha, self._noise(log_alpha, generator)
+
+    def _scores(self, sample_shape: Shape, generator: torch.Generator | None) -> Tensor:
+        log_alpha, eps = self._draw(sample_shape, generator)
+        return log_alpha + eps
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(temperature: {show(self.temperature)}, logits: {tuple(self.logits.shape)})"
+
+
+class GumbelSoftmax(_LogitRelaxation):
     r"""The Gumbel-Softmax, or Concrete, distribution, in log space.
 
     .. math:: z = \mathrm{softmax}((\log \alpha + \epsilon) / \tau), \qquad
         q(z) = (K-1)!\, \tau^{K-1} \prod_k \frac{\alpha_k z_k^{-\tau - 1}}{\sum_j \alpha_j z_j^{-\tau}}.
 
     Note:
-        In :meth:`rsample_and_log_prob` everything but :math:`\sum_k \log z_k` is a function of the noise alone:
+        In ``rsample_and_log_prob`` everything but :math:`\sum_k \log z_k` is a function of the noise alone:
         :math:`\log q = \log (K-1)! + (K-1) \log \tau - \sum_k \epsilon_k - K \log \sum_k e^{-\epsilon_k}
         - \sum_k \log z_k`.
-        At an exact zero the density has no limit (it depends on the direction), so :meth:`log_prob` refuses there;
+        At an exact zero the density has no limit (it depends on the direction), so ``log_prob`` refuses there;
         where values cannot be looked at, it is :math:`-\infty`.
 
     References:
@@ -47,7 +80,8 @@ class GumbelSoftmax(Relaxation):
     Arguments:
         temperature: :math:`\tau > 0`: a number, a 0-d tensor or one value per row, shape ``(*, 1)``.
         logits: :math:`\log \alpha`, unnormalised and finite, shape ``(*, K)``.
-        validate_args: whether to check values, by default yes; types and shapes are always checked.
+        validate_args: whether to look at the entries of ``logits`` and at the points given to ``log_prob``, by default
+            yes, whatever torch's global default is; types, shapes and the temperature are always checked.
 
     Example:
         >>> q = GumbelSoftmax(0.01, torch.zeros(5, 10))
@@ -67,28 +101,15 @@ class GumbelSoftmax(Relaxation):
         if validation(validate_args):
             check_finite("logits", logits)
         rows = broadcast(logits=torch.Size((*logits.shape[:-1], 1)), temperature=temperature)
-        self.logits = _expand(logits, rows[:-1] + logits.shape[-1:])
+        self.logits = expand(logits, rows[:-1] + logits.shape[-1:])
         super().__init__(self.logits.shape[:-1], self.logits.shape[-1:], validate_args)
-
-    @property
-    def _like(self) -> Tensor:
-        return self.logits
 
     def expand(self, batch_shape: Shape, _instance: Self | None = None) -> Self:
         logits = self.logits.expand(torch.Size((*batch_shape, *self.event_shape)))
         return self._expanded(GumbelSoftmax, _instance, batch_shape, logits=logits)
 
-    @property
-    def _tau(self) -> float | Tensor:
-        return check_row_scalar("temperature", self.temperature, widen(self.logits))
-
-    def _draw(self, sample_shape: Shape, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        log_alpha = widen(self.logits).expand(torch.Size((*sample_shape, *self.logits.shape)))
-        return log_alpha, functional.gumbel_noise(log_alpha, generator)
-
-    def _scores(self, sample_shape: Shape, generator: torch.Generator | None) -> Tensor:
-        log_alpha, eps = self._draw(sample_shape, generator)
-        return log_alpha + eps
+    def _noise(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
+        return functional.gumbel_noise(like, generator)
 
     def _relax(self, scores: Tensor) -> Tensor:
         return (scores / self._tau).softmax(-1)
@@ -107,6 +128,7 @@ class GumbelSoftmax(Relaxation):
         return log_z, self._normaliser() - _gumbel_energy(-eps) - log_z.sum(-1)
 
     def _log_density(self, log_z: Tensor) -> Tensor:
+        """Equation 6."""
         zero = torch.isneginf(log_z).any(-1)
         if values_checkable(log_z) and bool(zero.any()):
             raise ValueError(
@@ -130,14 +152,16 @@ class GumbelSoftmax(Relaxation):
         """The likeliest recovered vertex."""
         return functional.one_hot_argmax(self.logits)
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(temperature: {show(self.temperature)}, logits: {tuple(self.logits.shape)})"
 
-
-class BinaryConcrete(Relaxation):
+class BinaryConcrete(_LogitRelaxation):
     r"""The relaxed Bernoulli on (0, 1): a Gumbel-Softmax of two categories, seen through its first coordinate.
 
-    .. math:: z = \mathrm{sigmoid}((\log \alpha + \epsilon) / \tau), \quad \epsilon \sim \text{Logistic}(0, 1).
+    .. math:: z = \mathrm{sigmoid}((\log \alpha + \epsilon) / \tau), \quad \epsilon \sim \text{Logistic}(0, 1), \qquad
+        q(z) = \frac{\tau \alpha z^{-\tau - 1} (1 - z)^{-\tau - 1}}{(\alpha z^{-\tau} + (1 - z)^{-\tau})^2}.
+
+    Note:
+        A sample that has rounded to 0 or 1 cannot be scored by ``log_prob``; ``rsample_and_log_prob`` scores it from
+        its log-odds.
 
     References:
         Maddison et al. (2017), appendix B.
@@ -145,7 +169,8 @@ class BinaryConcrete(Relaxation):
     Arguments:
         temperature: :math:`\tau > 0`, a number or broadcastable with ``logits``.
         logits: :math:`\log \alpha`, the log-odds of one, any shape ``(*)``.
-        validate_args: whether to check values, by default yes; types and shapes are always checked.
+        validate_args: whether to look at the entries of ``logits`` and at the points given to ``log_prob``, by default
+            yes, whatever torch's global default is; types, shapes and the temperature are always checked.
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
@@ -161,35 +186,21 @@ class BinaryConcrete(Relaxation):
         if validation(validate_args):
             check_finite("logits", logits)
         self.temperature = temperature
-        self.logits = _expand(logits, broadcast(logits=logits, temperature=temperature))
+        self.logits = expand(logits, broadcast(logits=logits, temperature=temperature))
         super().__init__(self.logits.shape, torch.Size(), validate_args)
-
-    @property
-    def _like(self) -> Tensor:
-        return self.logits
 
     def expand(self, batch_shape: Shape, _instance: Self | None = None) -> Self:
         logits = self.logits.expand(torch.Size(batch_shape))
         return self._expanded(BinaryConcrete, _instance, batch_shape, logits=logits)
 
-    def _tau(self) -> float | Tensor:
-        like = widen(self.logits)
-        return self.temperature.to(like.dtype) if isinstance(self.temperature, Tensor) else self.temperature
-
-    def _draw(self, sample_shape: Shape, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        log_alpha = widen(self.logits).expand(torch.Size((*sample_shape, *self.logits.shape)))
-        eps = functional.gumbel_noise(log_alpha, generator) - functional.gumbel_noise(log_alpha, generator)
-        return log_alpha, eps
-
-    def _scores(self, sample_shape: Shape, generator: torch.Generator | None) -> Tensor:
-        log_alpha, eps = self._draw(sample_shape, generator)
-        return log_alpha + eps
+    def _noise(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
+        return functional.gumbel_noise(like, generator) - functional.gumbel_noise(like, generator)
 
     def _relax(self, scores: Tensor) -> Tensor:
-        return (scores / self._tau()).sigmoid()
+        return (scores / self._tau).sigmoid()
 
     def _log_relax(self, scores: Tensor) -> Tensor:
-        return F.logsigmoid(scores / self._tau())
+        return F.logsigmoid(scores / self._tau)
 
     def _harden(self, scores: Tensor) -> Tensor:
         return (scores > 0).to(scores.dtype)
@@ -198,8 +209,8 @@ class BinaryConcrete(Relaxation):
         self, sample_shape: Shape = (), *, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor]:
         log_alpha, eps = self._draw(sample_shape, generator)
-        log_z, log_rest = self._log_relax(log_alpha + eps), self._log_relax(-log_alpha - eps)
-        return log_z, log(self._tau()) + _logistic_log_prob(eps) - log_z - log_rest
+        x = (log_alpha + eps) / self._tau
+        return F.logsigmoid(x), self._log_prob_at(eps, x)
 
     def _log_density(self, log_z: Tensor) -> Tensor:
         edge = torch.isneginf(log_z) | (log_z == 0)
@@ -212,19 +223,21 @@ class BinaryConcrete(Relaxation):
 
     def _log_prob_from_logit(self, x: Tensor) -> Tensor:
         """The log-density at sigmoid(x); the log-odds x tell apart what rounds to 0 or 1."""
-        eps = self._tau() * x - widen(self.logits)
-        return log(self._tau()) + _logistic_log_prob(eps) - _logistic_log_prob(x)
+        return self._log_prob_at(self._tau * x - widen(self.logits), x)
 
-    def log_ratio(
+    def _log_prob_at(self, eps: Tensor, x: Tensor) -> Tensor:
+        """The log-density at sigmoid(x), x being the log-odds that the noise makes."""
+        return log(self._tau) + _logistic_log_prob(eps) - _logistic_log_prob(x)
+
+    def _log_ratio(
         self, other: Distribution, sample_shape: Shape = (), *, generator: torch.Generator | None = None
     ) -> Tensor:
         """log self(z) - log other(z) at samples z of ``self``, which travel as log-odds."""
         if not isinstance(other, BinaryConcrete):
-            return super().log_ratio(other, sample_shape, generator=generator)
+            return super()._log_ratio(other, sample_shape, generator=generator)
         log_alpha, eps = self._draw(sample_shape, generator)
-        x = (log_alpha + eps) / self._tau()
-        log_p = log(self._tau()) + _logistic_log_prob(eps) - _logistic_log_prob(x)
-        return log_p - other._log_prob_from_logit(x)
+        x = (log_alpha + eps) / self._tau
+        return self._log_prob_at(eps, x) - other._log_prob_from_logit(x)
 
     def recovered(self) -> Bernoulli:
         r"""The discrete distribution that is relaxed: one with probability :math:`\mathrm{sigmoid}(\log \alpha)`."""
@@ -234,14 +247,6 @@ class BinaryConcrete(Relaxation):
     def mode(self) -> Tensor:
         """The likelier of zero and one."""
         return self._harden(self.logits)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(temperature: {show(self.temperature)}, logits: {tuple(self.logits.shape)})"
-
-
-def _expand(x: Tensor, shape: torch.Size) -> Tensor:
-    """``x`` itself, where it has that shape already: a leaf stays a leaf."""
-    return x if x.shape == shape else x.expand(shape)
 
 
 def _exact_differences(a: Tensor, b: Tensor) -> Tensor:

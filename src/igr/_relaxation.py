@@ -1,4 +1,4 @@
-"""What all relaxations share."""
+"""The abstract class of all relaxations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ Shape = Sequence[int]
 
 
 class Relaxation(Distribution, ABC):
-    """What all relaxations share: scores decide the hard sample, and a smooth map of them is the relaxed one."""
+    """What all relaxations share: scores decide the hard sample, and a smooth map of them is the relaxed one.
+
+    A subclass supplies ``_scores``, ``_relax``, ``_log_relax``, ``_harden``, ``_like``, ``_log_density``,
+    ``log_rsample_and_log_prob`` and ``expand``; :func:`igr.testing.check_distribution` then checks it.
+    """
 
     has_rsample = True
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
@@ -91,11 +95,15 @@ class Relaxation(Distribution, ABC):
         return log_z.exp().to(self.dtype), log_q
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """The log-density at a point of the simplex, shape ``sample_shape + batch_shape``."""
+        """The log-density at a point of the simplex, shape ``sample_shape + batch_shape``.
+
+        Raises:
+            ValueError: a shape that does not fit, or, unless ``validate_args`` is off, a point off the simplex.
+        """
         self._check_shape("value", value)
         if self._validate_args and values_checkable(value) and not bool(self.support.check(value).all()):
             raise ValueError(
-                f"value is not in the support of {self}: expected {describe_support(self)}, got {describe(value)}; "
+                f"value is not in the support of {self}: expected {_describe_support(self)}, got {describe(value)}; "
                 "use samples of this distribution, or log_prob_from_log on their logarithms"
             )
         value = widen(value)
@@ -103,14 +111,18 @@ class Relaxation(Distribution, ABC):
         return self._log_density(torch.where(positive, torch.where(positive, value, 1.0).log(), -math.inf))
 
     def log_prob_from_log(self, log_z: Tensor) -> Tensor:
-        """:meth:`log_prob` as a function of the logarithm of a sample, which cannot underflow."""
+        """:meth:`log_prob` as a function of the logarithm of a sample, which cannot underflow.
+
+        Raises:
+            ValueError: a shape that does not fit, or, unless ``validate_args`` is off, what is no logarithm of a point.
+        """
         self._check_shape("log_z", log_z)
         log_z = widen(log_z)
         if self._validate_args and values_checkable(log_z):
             log_total = log_z.logsumexp(-1).abs() if self.event_shape else log_z
             if not bool((log_total <= torch.finfo(log_z.dtype).eps * (64 + self._categories)).all()):
                 raise ValueError(
-                    f"log_z is not the logarithm of {describe_support(self)}: got {describe(log_z)}; "
+                    f"log_z is not the logarithm of {_describe_support(self)}: got {describe(log_z)}; "
                     "use log_prob for the points themselves"
                 )
         return self._log_density(log_z)
@@ -120,7 +132,7 @@ class Relaxation(Distribution, ABC):
         return self.event_shape[-1] if self.event_shape else 2
 
     def kl(self, other: Distribution) -> Tensor:
-        r"""The KL divergence :math:`KL(\text{self} \| \text{other})` in closed form, shape ``batch_shape``.
+        r"""The KL divergence :math:`KL(\text{self} \| \text{other})` in closed form, of the common batch shape.
 
         Infinite where ``other`` cannot reach all that ``self`` does. Usable inside ``torch.compile(fullgraph=True)``;
         there, values cannot be looked at: flows are the same if their tensors are the same objects, and rows that have
@@ -128,7 +140,10 @@ class Relaxation(Distribution, ABC):
 
         Raises:
             NotImplementedError: there is no closed form; the message names the alternative.
+            ValueError: event shapes that differ, or batch shapes that do not broadcast.
         """
+        if not isinstance(other, Distribution):
+            raise TypeError(f"other must be a distribution, got {describe(other)}")
         if isinstance(other, Relaxation) and other.event_shape != self.event_shape:
             raise ValueError(f"KL between event shapes {tuple(self.event_shape)} and {tuple(other.event_shape)}")
         broadcast(p=self.batch_shape, q=other.batch_shape)
@@ -139,7 +154,7 @@ class Relaxation(Distribution, ABC):
             raise NotImplementedError(f"no closed form for KL({self} || {other}); {_kl_forms.ADVICE}")
         return value
 
-    def log_ratio(
+    def _log_ratio(
         self, other: Distribution, sample_shape: Shape = (), *, generator: torch.Generator | None = None
     ) -> Tensor:
         """log self(z) - log other(z) at samples z of ``self``, which travel as logarithms."""
@@ -167,10 +182,10 @@ class Relaxation(Distribution, ABC):
         return new
 
 
-@register_kl(Relaxation, Relaxation)  # type: ignore[untyped-decorator]
-def _kl_relaxation(p: Relaxation, q: Relaxation) -> Tensor:
+@register_kl(Relaxation, Distribution)  # type: ignore[untyped-decorator]
+def _kl_relaxation(p: Relaxation, q: Distribution) -> Tensor:
     return p.kl(q)
 
 
-def describe_support(d: Distribution) -> str:
+def _describe_support(d: Distribution) -> str:
     return "a number in [0, 1]" if not d.event_shape else f"{d.event_shape[-1]} non-negative entries that sum to one"

@@ -1,7 +1,8 @@
 r"""Relaxations of discrete distributions: densities on the simplex, sampled by differentiable maps of noise.
 
 Densities are with respect to Lebesgue measure on the first :math:`K-1` coordinates. Samples have the dtype of the
-parameters; densities, divergences and log-samples of half-precision parameters are float32.
+parameters; densities, divergences and log-samples of half-precision parameters are float32. All classes share the
+methods of :class:`Relaxation`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ from igr._maps import maps_onto_simplex, parts_of
 from igr._relaxation import Relaxation, Shape
 from igr.transforms import SimplexTransform, SoftmaxPlusPlus, call_and_ladj
 
-__all__ = ["BinaryConcrete", "GumbelSoftmax", "InvertibleGaussian", "InvertibleReparameterization", "Relaxation"]
+__all__ = [
+    "InvertibleGaussian",
+    "InvertibleReparameterization",
+    "GumbelSoftmax",
+    "BinaryConcrete",
+    "Relaxation",
+]
 
 
 class InvertibleReparameterization(Relaxation):
@@ -30,8 +37,9 @@ class InvertibleReparameterization(Relaxation):
     .. math:: z = g(y), \quad y \sim \text{base}, \qquad \log q(z) = \log p_{\text{base}}(y) - \log |\det J_g(y)|.
 
     Note:
-        :meth:`rsample_and_log_prob` scores its own samples from y and its noise, at any temperature. :meth:`log_prob`
-        has to invert g; it is :math:`-\infty`, never NaN, at an exact zero and off the image of g.
+        :meth:`~Relaxation.rsample_and_log_prob` scores its own samples from y and its noise, at any temperature.
+        :meth:`~Relaxation.log_prob` has to invert g; it is :math:`-\infty`, never NaN, at an exact zero and off the
+        image of g.
 
     References:
         Equations 10 to 13.
@@ -40,6 +48,11 @@ class InvertibleReparameterization(Relaxation):
         base: any reparameterizable distribution with event shape ``(K-1,)``; one with event shape ``()`` has the last
             axis of its batch read as the K-1 independent coordinates.
         transform: a map onto the simplex, or a sequence of maps of which the last is one.
+        validate_args: whether to look at the points given to ``log_prob``, by default yes.
+
+    Attributes:
+        base: the base, with the batch shape of the whole; diagonal normals of half precision as float32.
+        maps: the maps, one after the other.
 
     Example:
         >>> from torch.distributions import StudentT
@@ -55,6 +68,7 @@ class InvertibleReparameterization(Relaxation):
         self,
         base: Distribution,
         transform: Transform | Sequence[Transform],
+        *,
         validate_args: bool | None = None,
     ) -> None:
         self.maps = maps_onto_simplex(transform)
@@ -158,12 +172,12 @@ class InvertibleReparameterization(Relaxation):
         with self._full_precision():
             return torch.where(inside, _bases.log_prob(self.base, x) - total, -math.inf)
 
-    def log_ratio(
+    def _log_ratio(
         self, other: Distribution, sample_shape: Shape = (), *, generator: torch.Generator | None = None
     ) -> Tensor:
         """log self(z) - log other(z) at samples z of ``self``, taken before the last maps that both have in common."""
         if not isinstance(other, InvertibleReparameterization) or self.maps[-1] != other.maps[-1]:
-            return super().log_ratio(other, sample_shape, generator=generator)
+            return super()._log_ratio(other, sample_shape, generator=generator)
         common = 1
         while common < min(len(self.maps), len(other.maps)) and self.maps[-1 - common] == other.maps[-1 - common]:
             common += 1
@@ -191,7 +205,8 @@ class InvertibleGaussian(InvertibleReparameterization):
         temperature: :math:`\tau > 0`: a number, a 0-d tensor or one value per row, shape ``(*, 1)``.
         flow: an invertible transform :math:`f` of :math:`\mathbb{R}^{K-1}`, or a sequence of them.
         delta: :math:`\delta > 0`, the weight of the K-th category in the softmax++.
-        validate_args: whether to check values, by default yes; types and shapes are always checked.
+        validate_args: whether to look at the entries of ``loc`` and ``scale`` and at the points given to ``log_prob``,
+            by default yes, whatever torch's global default is; types, shapes, temperature and delta are always checked.
 
     Example:
         >>> q = InvertibleGaussian(torch.zeros(4, 9), 1.0, temperature=0.1)
@@ -218,16 +233,15 @@ class InvertibleGaussian(InvertibleReparameterization):
         delta: float | Tensor = 1.0,
         validate_args: bool | None = None,
     ) -> None:
-        mu, sigma, dtype = functional.location_scale(loc, scale)
+        loc, sigma = functional.location_scale(loc, scale)
         temperature, delta = check_row_scalar("temperature", temperature), check_row_scalar("delta", delta)
-        broadcast(loc=torch.Size((*mu.shape[:-1], 1)), temperature=temperature, delta=delta)
+        broadcast(loc=torch.Size((*loc.shape[:-1], 1)), temperature=temperature, delta=delta)
         if validation(validate_args):
             check_finite("loc", loc)
             check_range("scale", scale)
-        base = Independent(Normal(mu, sigma, validate_args=False), 1, validate_args=False)
+        base = Independent(Normal(loc, sigma, validate_args=False), 1, validate_args=False)
         flows = () if flow is None else parts_of(flow)
-        super().__init__(base, [*flows, SoftmaxPlusPlus(temperature, delta)], validate_args)
-        self._example = loc.new_empty(0, dtype=dtype)
+        super().__init__(base, [*flows, SoftmaxPlusPlus(temperature, delta)], validate_args=validate_args)
         self.temperature, self.delta = temperature, delta
 
     @property

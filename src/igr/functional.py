@@ -2,8 +2,9 @@ r"""Pure tensor maths: maps onto the simplex, their inverses, and the drop-in sa
 
 :math:`K` is the number of categories; arguments have shape ``(*, K-1)``, points of the simplex ``(*, K)``, and the
 category axis is last. A temperature is a number, a 0-d tensor, or a tensor of shape ``(*, 1)`` with one value per row.
-Half precisions are computed in float32: points of the simplex come back in the dtype of the input, logarithms in
-float32.
+Half precisions are computed in float32: points of the simplex come back in the dtype of the input, logarithms and what
+comes from them in float32. Types and shapes are always checked. Of values, temperatures, δ and masks are, but a temperature
+or δ that is a tensor on another device than the CPU is not, since a look at it would wait for the device.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from igr._checks import (
     check_row_scalar,
     check_tensor,
     describe,
+    expand,
     is_number,
     log,
     under_vmap,
@@ -29,19 +31,19 @@ from igr._checks import (
 )
 
 __all__ = [
-    "gaussian_softmax",
-    "gumbel_softmax",
-    "harden",
+    "softmaxpp",
     "log_softmaxpp",
+    "softmaxpp_inverse",
     "log_softmaxpp_inverse",
     "log_stick_breaking",
     "log_stick_breaking_inverse",
-    "log_vertex_interpolation",
-    "softmaxpp",
-    "softmaxpp_inverse",
-    "straight_through",
     "vertex_interpolation",
+    "log_vertex_interpolation",
     "vertex_interpolation_inverse",
+    "harden",
+    "straight_through",
+    "gaussian_softmax",
+    "gumbel_softmax",
 ]
 
 
@@ -53,6 +55,9 @@ def softmaxpp(y: Tensor, tau: float | Tensor = 1.0, delta: float | Tensor = 1.0)
     Note:
         It is a softmax over :math:`(y / \tau, \log \delta)` and computed as one: the K-th coordinate is never
         :math:`1 - \sum_k g_k`, which is zero or negative for most float32 arguments at low temperature.
+
+    References:
+        Equation 15.
 
     Arguments:
         y: :math:`y`, shape ``(*, K-1)``.
@@ -98,7 +103,9 @@ def log_stick_breaking(y: Tensor) -> Tensor:
 
     .. math:: w_k = u_k \prod_{i<k} (1 - u_i), \quad w_K = \prod_{i<K} (1 - u_i), \quad u = \mathrm{sigmoid}(y).
 
-    Sums of log-sigmoids: nothing is clipped, and a stick of length :math:`e^{-1000}` keeps its logarithm and gradient.
+    Note:
+        Sums of log-sigmoids: nothing is clipped, and a stick of length :math:`e^{-1000}` keeps its logarithm and its
+        gradient.
 
     References:
         Equation 16, with the leftover stick as K-th category.
@@ -177,7 +184,7 @@ def harden(y: Tensor) -> Tensor:
     threshold is zero whatever :math:`\delta` is.
 
     References:
-        Proposition 1.
+        Equation 20 (Proposition 1).
 
     Arguments:
         y: shape ``(*, K-1)``.
@@ -215,6 +222,9 @@ def gaussian_softmax(
     Where ``torch.nn.functional.gumbel_softmax`` takes K logits, this takes K-1 locations and K-1 scales; the K-th
     category is the reference, likely where all locations are negative.
 
+    References:
+        Equations 10, 11 and 15.
+
     Arguments:
         loc: :math:`\mu`, shape ``(*, K-1)``.
         scale: :math:`\sigma > 0`, broadcastable with ``loc``.
@@ -237,13 +247,14 @@ def gaussian_softmax(
         >>> gaussian_softmax(loc, scale, tau=0.5, hard=True).sum()
         tensor(32.)
     """
-    mu, sigma, dtype = location_scale(loc, scale)
+    loc, scale = location_scale(loc, scale)
+    mu, sigma = widen(loc), widen(scale)
     tau, delta = check_row_scalar("tau", tau, mu), check_row_scalar("delta", delta, mu)
     shape = _sample_shape(mu.shape, mu.shape[-1] + 1, mask, tau=tau, delta=delta)
     eps = gaussian_noise(shape, mu, generator)
     y = torch.addcmul(mu, sigma, eps)  # (*, K-1)
     scores = F.pad(y, (0, 1)) if hard else None
-    return _relax(_softmaxpp_logits(y, tau, delta), scores, mask).to(dtype)
+    return _relax(_softmaxpp_logits(y, tau, delta), scores, mask).to(loc.dtype)
 
 
 def gumbel_softmax(
@@ -257,7 +268,7 @@ def gumbel_softmax(
     r"""One sample of the Gumbel-Softmax per row: :math:`\mathrm{softmax}((\log \alpha + \epsilon) / \tau)`.
 
     A twin of ``torch.nn.functional.gumbel_softmax`` that refuses a temperature of zero, takes masks, generators and
-    per-row temperatures, and draws its noise in float32 for half-precision logits.
+    per-row temperatures, and draws its noise in float32 for half-precision logits. Categories are on the last axis.
 
     References:
         Equation 5; Maddison et al. (2017); Jang et al. (2017).
@@ -299,8 +310,8 @@ def gumbel_noise(like: Tensor, generator: torch.Generator | None = None) -> Tens
     return exponential.clamp(min=torch.finfo(like.dtype).tiny).log_().neg_()
 
 
-def location_scale(loc: Tensor, scale: Tensor | float) -> tuple[Tensor, Tensor, torch.dtype]:
-    """Both in one shape and in the dtype to compute in, and the dtype of samples; types and shapes are checked."""
+def location_scale(loc: Tensor, scale: Tensor | float) -> tuple[Tensor, Tensor]:
+    """Both in one shape and one dtype, that of samples; types and shapes are checked."""
     check_parameter("loc", loc)
     if is_number(scale):
         check_range("scale", float(scale))
@@ -313,9 +324,7 @@ def location_scale(loc: Tensor, scale: Tensor | float) -> tuple[Tensor, Tensor, 
             f"scale of shape {tuple(scale.shape)} has more coordinates than loc of shape {tuple(loc.shape)}; "
             "give loc its full shape (*, K - 1)"
         )
-    mu, sigma = (widen(x.to(dtype)) for x in (loc, scale))
-    # a leaf that has the shape stays a leaf
-    return mu if mu.shape == shape else mu.expand(shape), sigma if sigma.shape == shape else sigma.expand(shape), dtype
+    return expand(loc.to(dtype), shape), expand(scale.to(dtype), shape)
 
 
 def _softmaxpp_logits(y: Tensor, tau: float | Tensor, delta: float | Tensor) -> Tensor:

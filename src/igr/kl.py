@@ -15,14 +15,16 @@ from torch.distributions import Bernoulli, Categorical, Distribution, OneHotCate
 from igr._checks import broadcast, check_parameter, describe, widen
 from igr.distributions import Relaxation
 
-__all__ = ["MonteCarlo", "categorical_kl", "monte_carlo_kl"]
+__all__ = ["monte_carlo_kl", "MonteCarlo", "categorical_kl"]
 
 
 class MonteCarlo(NamedTuple):
     """A Monte Carlo estimate with its standard error, both of the batch shape."""
 
     estimate: Tensor
+    """The mean over samples, differentiable."""
     standard_error: Tensor
+    """Its standard error, without gradient."""
 
 
 def monte_carlo_kl(
@@ -30,8 +32,10 @@ def monte_carlo_kl(
 ) -> MonteCarlo:
     r"""Estimates :math:`KL(p \| q) = E_p[\log p(z) - \log q(z)]` by sampling p, differentiably in both.
 
-    Samples travel as logarithms, so that neither density sees an underflow. If a sample falls where q has density
-    zero, the divergence is infinite, and the estimate says so with a standard error of zero.
+    Note:
+        Samples travel as logarithms, so that neither density sees an underflow, and where both distributions end in the
+        same maps, from before these. If a sample falls where q has density zero, the divergence is infinite, and the
+        estimate says so with a standard error of zero.
 
     References:
         Equation 9.
@@ -57,7 +61,7 @@ def monte_carlo_kl(
     if num_samples < 2:
         raise ValueError(f"num_samples must be at least 2 for a standard error, got {num_samples}")
     p = p.expand(broadcast(p=p.batch_shape, q=q.batch_shape))  # so that samples come first, and q's own axes after
-    log_ratio = p.log_ratio(q, (num_samples,), generator=generator)  # (S, *)
+    log_ratio = p._log_ratio(q, (num_samples,), generator=generator)  # (S, *)
     estimate = log_ratio.mean(0)
     deviation = torch.where(estimate.isposinf(), 0.0, log_ratio - estimate)
     error = deviation.detach().square().sum(0).div(num_samples * (num_samples - 1)).sqrt()

@@ -44,6 +44,7 @@ class PlanarFlow(nn.Module):
         self.b = nn.Parameter(torch.zeros(shape[:-1]))
 
     def forward(self) -> ComposeTransform:
+        """The nested planar maps with the present parameters."""
         return ComposeTransform([Planar(u, w, b) for u, w, b in zip(self.u, self.w, self.b, strict=True)])
 
     def extra_repr(self) -> str:

@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError
 from torch.distributions import Distribution, Transform
 
-from igr.distributions import Relaxation
+from igr.distributions import InvertibleReparameterization, Relaxation
 from igr.kl import monte_carlo_kl
-from igr.transforms import SimplexTransform, call_and_ladj
+from igr.transforms import SimplexTransform, call_and_ladj, same_value
 
 __all__ = ["check_distribution", "check_transform"]
 
@@ -36,8 +36,8 @@ def check_transform(
 
     Properties, in this order: ``shapes``, ``codomain``, ``round trip``, ``log-determinant`` (against the determinant
     of the autograd Jacobian of the first K-1 coordinates), ``inverse log-determinant``, ``one pass``
-    (:func:`call_and_ladj` says what the two calls say), ``finite`` (float32, inputs up to 50), ``gradients`` (against
-    finite differences), ``equality`` (by value) and ``repr``.
+    (:func:`igr.transforms.call_and_ladj` says what the two calls say), ``finite`` (float32, inputs up to 50),
+    ``gradients`` (against finite differences), ``equality`` (by value) and ``repr``.
 
     Arguments:
         transform: the transform.
@@ -75,9 +75,9 @@ def check_distribution(
     agree on one noise, and ``rsample_and_log_prob`` says what ``log_prob`` and ``log_prob_from_log`` say, in nine rows
     of ten; the rest may be beyond floating point), ``integral`` (the density integrates to one within 1e-3, and its
     first two moments are those of the samples within 5 standard errors; up to three categories), ``never NaN`` (at the
-    vertices), ``hard samples`` (one-hot at the nearest vertex, with the gradient of the relaxed sample), ``gradients``
-    (every tensor in ``parameters`` gets a finite one that is not all zero) and ``KL`` (zero to itself; within 5
-    standard errors of Monte Carlo to ``other``).
+    vertices), ``hard samples`` (one-hot, at the nearest vertex where δ = 1, with the gradient of the relaxed sample),
+    ``gradients`` (every tensor in ``parameters`` gets a finite one that is not all zero) and ``KL`` (zero to itself;
+    within 5 standard errors of Monte Carlo to ``other``).
 
     Note:
         Only up to three categories can the density be integrated: give your class as well with two or three.
@@ -399,7 +399,8 @@ def _hard_samples(d: Relaxation) -> None:
     assert bool(((hard == 0) | (hard == 1)).all()), "some entries are neither zero nor one"
     if d.event_shape:
         assert bool((hard.sum(-1) == 1).all()), "some rows are not one-hot"
-    if getattr(d, "delta", 1.0) == 1.0:  # otherwise the largest coordinate is not the limit
+    onto = d.maps[-1] if isinstance(d, InvertibleReparameterization) else None
+    if same_value(getattr(onto, "delta", 1.0), 1.0):  # otherwise the largest coordinate is not the limit
         nearest = soft.argmax(-1) == hard.argmax(-1) if d.event_shape else (soft > 0.5) == (hard > 0.5)
         assert bool(nearest.all()), "some hard samples are not the vertex that the relaxed sample is nearest to"
     if parameters:

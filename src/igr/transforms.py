@@ -32,11 +32,11 @@ from igr._constraints import NearVertices, Sticks, simplex, sticks
 from igr._planar import expm1_remainder, solve
 
 __all__ = [
+    "SoftmaxPlusPlus",
+    "VertexInterpolation",
+    "StickBreaking",
     "Planar",
     "SimplexTransform",
-    "SoftmaxPlusPlus",
-    "StickBreaking",
-    "VertexInterpolation",
     "call_and_ladj",
     "simplex",
 ]
@@ -83,11 +83,12 @@ class SimplexTransform(Transform, ABC):
         return _row_shape("inverse", shape, -1, self._row_scalars())
 
     def _row_scalars(self) -> dict[str, float | Tensor]:
-        return {name: getattr(self, name) for name in ("tau", "delta") if hasattr(self, name)}
+        """What the map depends on, by name; by default nothing is known of it, and equality is identity."""
+        return {}
 
     def __eq__(self, other: object) -> bool:
-        if type(other) is not type(self):
-            return False
+        if type(other) is not type(self) or not self._row_scalars():
+            return self is other
         return all(same_value(value, getattr(other, name)) for name, value in self._row_scalars().items())
 
     __hash__ = None  # type: ignore[assignment]
@@ -106,7 +107,7 @@ class SoftmaxPlusPlus(SimplexTransform):
 
     Note:
         Computed as a log-softmax over :math:`(y / \tau, \log \delta)`, so the log-determinant is finite for any
-        :math:`\tau`; the inverse is not, once a coordinate underflows: use :meth:`log_inverse`.
+        :math:`\tau`; the inverse is not, once a coordinate underflows: use :meth:`~SimplexTransform.log_inverse`.
 
     References:
         Equation 15 and appendix A.
@@ -125,6 +126,9 @@ class SoftmaxPlusPlus(SimplexTransform):
         super().__init__(cache_size=cache_size)
         self.tau = check_row_scalar("tau", tau)
         self.delta = check_row_scalar("delta", delta)
+
+    def _row_scalars(self) -> dict[str, float | Tensor]:
+        return {"tau": self.tau, "delta": self.delta}
 
     def with_cache(self, cache_size: int = 1) -> SoftmaxPlusPlus:
         return self if cache_size == self._cache_size else SoftmaxPlusPlus(self.tau, self.delta, cache_size)
@@ -171,6 +175,9 @@ class VertexInterpolation(SimplexTransform):
         super().__init__(cache_size=cache_size)
         self.tau = check_row_scalar("tau", tau, at_most=1.0)
         self.codomain = NearVertices(self.tau)
+
+    def _row_scalars(self) -> dict[str, float | Tensor]:
+        return {"tau": self.tau}
 
     def with_cache(self, cache_size: int = 1) -> VertexInterpolation:
         return self if cache_size == self._cache_size else VertexInterpolation(self.tau, cache_size)
@@ -253,7 +260,7 @@ class StickBreaking(Transform):
         return log_w.sum(-1) + (math.log(log_w.shape[-1]) if self.leftover else 0.0)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, StickBreaking) and self.leftover == other.leftover
+        return type(other) is type(self) and self.leftover == other.leftover
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -354,7 +361,7 @@ class Planar(Transform):
         return torch.addcmul(widen(x), u_hat, -t.tanh().unsqueeze(-1)).to(x.dtype)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Planar) and all(
+        return type(other) is type(self) and all(
             same_value(getattr(self, name), getattr(other, name)) for name in ("u", "w", "b")
         )
 
