@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from igr import distributions, functional, kl, nn, testing, transforms
     from igr.distributions import BinaryConcrete, GumbelSoftmax, InvertibleGaussian, InvertibleReparameterization
     from igr.kl import MonteCarlo, categorical_kl, monte_carlo_kl
+    from igr.recovery import QuadratureError, recovered_log_probs
     from igr.transforms import Planar, SoftmaxPlusPlus, StickBreaking, VertexInterpolation
 
 _MODULES = ("distributions", "functional", "kl", "nn", "testing", "transforms")
@@ -29,6 +30,9 @@ _HOMES = {
     "VertexInterpolation": "transforms",
     "StickBreaking": "transforms",
     "Planar": "transforms",
+    # the discrete distribution behind
+    "QuadratureError": "recovery",
+    "recovered_log_probs": "recovery",
     # divergences
     "MonteCarlo": "kl",
     "monte_carlo_kl": "kl",
@@ -51,6 +55,8 @@ __all__ = [
     "VertexInterpolation",
     "StickBreaking",
     "Planar",
+    "QuadratureError",
+    "recovered_log_probs",
     "MonteCarlo",
     "monte_carlo_kl",
     "categorical_kl",

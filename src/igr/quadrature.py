@@ -1,0 +1,46 @@
+"""Integration rules."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["gauss_legendre"]
+
+
+def gauss_legendre(num_nodes: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Nodes and weights of the Gauss-Legendre rule on [0, 1], exact for polynomials of degree below ``2 num_nodes``.
+
+    Arguments:
+        num_nodes: number of nodes.
+        like: a tensor whose dtype and device the result has.
+
+    Returns:
+        Nodes, ascending, and weights, which sum to one; both of shape ``(num_nodes,)``.
+
+    Example:
+        >>> x, w = gauss_legendre(3, torch.zeros(()))
+        >>> (w * x**5).sum()
+        tensor(0.1667)
+    """
+    nodes, weights = _rule(num_nodes)
+    return (
+        torch.tensor(nodes, dtype=like.dtype, device=like.device),
+        torch.tensor(weights, dtype=like.dtype, device=like.device),
+    )
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator] # a compiler need not look into numpy
+def _rule(num_nodes: int) -> tuple[list[float], list[float]]:
+    return _computed_rule(num_nodes)
+
+
+@lru_cache(maxsize=32)
+def _computed_rule(num_nodes: int) -> tuple[list[float], list[float]]:
+    if num_nodes < 1:
+        raise ValueError(f"num_nodes must be at least 1, got {num_nodes}")
+    nodes, weights = np.polynomial.legendre.leggauss(num_nodes)
+    return ((nodes + 1) / 2).tolist(), (weights / 2).tolist()
