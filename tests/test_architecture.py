@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "igr"
 # cycle. "__init__" stands for the package's own face: whoever writes `import igr` depends on all that it re-exports.
 LAYERS = (
     ("_checks",),
+    ("_scalars",),
     ("functional", "quadrature", "schedules", "kernels"),
     ("recovery", "conditional"),
     ("_constraints", "_planar", "transforms"),

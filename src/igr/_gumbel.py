@@ -27,7 +27,7 @@ from igr._checks import (
     widen,
 )
 from igr._relaxation import Relaxation, Shape
-from igr.transforms import row, show
+from igr._scalars import row, show
 
 
 class _LogitRelaxation(Relaxation):

@@ -16,7 +16,8 @@ from torch.distributions import Distribution, Transform
 
 from igr import _bases
 from igr._checks import log, values_checkable, widen
-from igr.transforms import SoftmaxPlusPlus, StickBreaking, VertexInterpolation, row, same_value
+from igr._scalars import row, same_value
+from igr.transforms import SoftmaxPlusPlus, StickBreaking, VertexInterpolation
 
 Rows = bool | Tensor
 

@@ -17,9 +17,10 @@ from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError
 from torch.distributions import Distribution, Transform
 
+from igr._scalars import same_value
 from igr.distributions import InvertibleReparameterization, Relaxation
 from igr.kl import monte_carlo_kl
-from igr.transforms import SimplexTransform, call_and_ladj, same_value
+from igr.transforms import SimplexTransform, call_and_ladj
 
 __all__ = ["check_distribution", "check_transform"]
 

@@ -24,12 +24,11 @@ from igr._checks import (
     check_row_scalar,
     check_tensor,
     is_number,
-    log,
-    values_checkable,
     widen,
 )
 from igr._constraints import NearVertices, Sticks, simplex, sticks
 from igr._planar import expm1_remainder, solve
+from igr._scalars import log_row, same_value, show
 
 __all__ = [
     "SoftmaxPlusPlus",
@@ -146,7 +145,7 @@ class SoftmaxPlusPlus(SimplexTransform):
         return functional.log_softmaxpp_inverse(log_z, self.tau, self.delta)
 
     def ladj(self, y: Tensor, log_z: Tensor) -> Tensor:
-        return log_z.sum(-1) - (log_z.shape[-1] - 1) * _log_row(self.tau, log_z)
+        return log_z.sum(-1) - (log_z.shape[-1] - 1) * log_row(self.tau, log_z)
 
     def harden(self, y: Tensor) -> Tensor:
         return functional.harden(y)
@@ -197,7 +196,7 @@ class VertexInterpolation(SimplexTransform):
         return self._inverse(log_z.exp())
 
     def ladj(self, y: Tensor, log_z: Tensor) -> Tensor:
-        return functional.log_stick_breaking(y).sum(-1) + y.shape[-1] * _log_row(self.tau, log_z)
+        return functional.log_stick_breaking(y).sum(-1) + y.shape[-1] * log_row(self.tau, log_z)
 
     def harden(self, y: Tensor) -> Tensor:
         return functional.harden(StickBreaking()(y))
@@ -387,37 +386,8 @@ def call_and_ladj(transform: Transform, x: Tensor) -> tuple[Tensor, Tensor]:
     return y, ladj if transform.domain.event_dim else ladj.sum(-1)
 
 
-def same_value(a: float | Tensor, b: float | Tensor) -> bool:
-    """Equality of numbers and tensors by value; of tensors whose values cannot be looked at, by identity."""
-    if a is b:
-        return True
-    if not isinstance(a, Tensor) and not isinstance(b, Tensor):
-        return a == b
-    if not values_checkable(a, b):
-        return False
-    if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
-    return bool((a == b).all())  # type: ignore[union-attr]
-
-
-def row(value: Tensor) -> Tensor:
-    """A per-row scalar without its last axis, to be combined with reductions over that axis."""
-    return value.squeeze(-1) if value.dim() else value
-
-
-def _log_row(value: float | Tensor, like: Tensor) -> float | Tensor:
-    logarithm = log(value)
-    return row(logarithm).to(like.dtype) if isinstance(logarithm, Tensor) else logarithm
-
-
 def _row_shape(way: str, shape: Sequence[int], change: int, row_scalars: dict[str, Any]) -> torch.Size:
     if len(shape) == 0 or shape[-1] + min(change, 0) < 1:
         raise ValueError(f"cannot infer the {way} shape of {tuple(shape)}: expected a last axis of categories")
     rows = broadcast(x=torch.Size((*shape[:-1], 1)), **row_scalars)
     return rows[:-1] + torch.Size((shape[-1] + change,))
-
-
-def show(value: float | Tensor) -> str:
-    if isinstance(value, Tensor):
-        return f"{value.item():g}" if value.numel() == 1 and values_checkable(value) else f"tensor{tuple(value.shape)}"
-    return f"{value:g}"

@@ -1,0 +1,37 @@
+"""Temperatures and their like: python numbers, 0-d tensors, or tensors with one value per row."""
+
+from __future__ import annotations
+
+from torch import Tensor, equal
+
+from igr._checks import log, values_checkable
+
+
+def same_value(a: float | Tensor, b: float | Tensor) -> bool:
+    """Equality of numbers and tensors by value; of tensors whose values cannot be looked at, by identity."""
+    if a is b:
+        return True
+    if not isinstance(a, Tensor) and not isinstance(b, Tensor):
+        return a == b
+    if not values_checkable(a, b):
+        return False
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return a.shape == b.shape and a.dtype == b.dtype and equal(a, b)
+    return bool((a == b).all())  # type: ignore[union-attr]
+
+
+def row(value: Tensor) -> Tensor:
+    """A per-row scalar without its last axis, to be combined with reductions over that axis."""
+    return value.squeeze(-1) if value.dim() else value
+
+
+def log_row(value: float | Tensor, like: Tensor) -> float | Tensor:
+    """The logarithm of a per-row scalar, without its last axis."""
+    logarithm = log(value)
+    return row(logarithm).to(like.dtype) if isinstance(logarithm, Tensor) else logarithm
+
+
+def show(value: float | Tensor) -> str:
+    if isinstance(value, Tensor):
+        return f"{value.item():g}" if value.numel() == 1 and values_checkable(value) else f"tensor{tuple(value.shape)}"
+    return f"{value:g}"
