@@ -13,6 +13,7 @@ from torch.distributions import (
     Categorical,
     Dirichlet,
     Laplace,
+    LowRankMultivariateNormal,
     MultivariateNormal,
     Normal,
     OneHotCategorical,
@@ -235,6 +236,8 @@ def test_rows_may_differ():
 
 
 def test_other_refusals():
+    with pytest.raises(TypeError, match="other must be a distribution, got 3"):
+        igr_i().kl(3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="event shapes"):
         igr_i(K=3).kl(igr_i(K=4))
     with pytest.raises(NotImplementedError, match="monte_carlo_kl"):
@@ -376,6 +379,23 @@ def test_half_precision_temperatures_are_divided_in_float32():
     p, q = (InvertibleGaussian(torch.ones(1, 3), 1.0, t) for t in tau)
     wide = [InvertibleGaussian(torch.ones(1, 3), 1.0, t.float()) for t in tau]
     torch.testing.assert_close(p.kl(q), wide[0].kl(wide[1]), rtol=1e-6, atol=0)
+
+
+def test_half_precision_bases_have_a_float32_divergence():
+    g = SoftmaxPlusPlus(0.5)
+    p, q = (InvertibleReparameterization(Laplace(torch.full((3,), m).bfloat16(), 1.0), g) for m in (0.0, 1.0))
+    assert p.kl(q).dtype == torch.float32
+
+
+def test_autocast_leaves_divergences_of_full_covariances_alone():
+    a, g = torch.randn(6, 6), SoftmaxPlusPlus(0.5)
+    p = InvertibleReparameterization(MultivariateNormal(torch.randn(6), a @ a.T + torch.eye(6)), g)
+    low_rank = LowRankMultivariateNormal(torch.randn(6), torch.randn(6, 2), torch.ones(6))
+    plain = p.kl(InvertibleReparameterization(low_rank, g))
+    fresh = LowRankMultivariateNormal(low_rank.loc, low_rank.cov_factor, low_rank.cov_diag)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = p.kl(InvertibleReparameterization(fresh, g))
+    torch.testing.assert_close(cast, plain, rtol=1e-6, atol=0)
 
 
 def test_registered_without_asking_for_it():

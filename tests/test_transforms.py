@@ -212,6 +212,16 @@ def test_planar_flows_nest():
     check_transform(ComposeTransform([*layers, SoftmaxPlusPlus(0.5)]), torch.randn(6, 1, 4, dtype=DOUBLE))
 
 
+def test_half_precision_log_determinants_are_float32():
+    tau, y = torch.tensor([[0.1]], dtype=torch.bfloat16), torch.randn(5, 4).bfloat16()
+    for half, wide in (
+        (VertexInterpolation(tau), VertexInterpolation(tau.float())),
+        (SoftmaxPlusPlus(tau), SoftmaxPlusPlus(tau.float())),
+    ):
+        ladj = half.log_abs_det_jacobian(y, half(y))
+        torch.testing.assert_close(ladj, wide.log_abs_det_jacobian(y.float(), wide(y.float())), rtol=1e-6, atol=1e-6)
+
+
 def test_vertex_interpolation_reaches_disjoint_pieces():
     y = 2 * torch.randn(1000, 2, dtype=DOUBLE)
     g = VertexInterpolation(0.25)
