@@ -30,7 +30,7 @@ from igr.distributions import (
     Relaxation,
 )
 from igr.kl import categorical_kl, monte_carlo_kl
-from igr.transforms import Planar, SimplexTransform, SoftmaxPlusPlus, StickBreaking, VertexInterpolation
+from igr.transforms import Planar, SoftmaxPlusPlus, StickBreaking, VertexInterpolation
 
 DOUBLE = torch.float64
 
@@ -94,8 +94,10 @@ def test_nearly_equal_scales_do_not_cancel():
     assert q.kl(q).item() == 0
 
 
-def test_a_users_own_map_is_the_same_only_as_itself():
+def test_a_users_own_map_is_not_taken_for_the_one_it_extends():
     class Sharper(SoftmaxPlusPlus):
+        """The softmax++ of a multiple of y."""
+
         def __init__(self, power: float) -> None:
             super().__init__(1.0)
             self.power = power
@@ -103,19 +105,34 @@ def test_a_users_own_map_is_the_same_only_as_itself():
         def log_call(self, y: Tensor) -> Tensor:
             return super().log_call(self.power * y)
 
-    class Own(SimplexTransform):
-        log_call = log_inverse = ladj = harden = None  # type: ignore[assignment]
+        def log_inverse(self, log_z: Tensor) -> Tensor:
+            return super().log_inverse(log_z) / self.power
 
-    Own.__abstractmethods__ = frozenset()
-    assert Own() != Own()
-    own = Own()
-    assert own == own
-    assert Sharper(1.0) != SoftmaxPlusPlus(1.0)
+        def ladj(self, y: Tensor, log_z: Tensor) -> Tensor:
+            return super().ladj(y, log_z) + y.shape[-1] * math.log(self.power)
 
-    class OtherSticks(StickBreaking):
-        pass
+    base = Normal(torch.zeros(2, dtype=DOUBLE), torch.ones(2, dtype=DOUBLE))
+    maps = [SoftmaxPlusPlus(1.0), Sharper(1.0), Sharper(3.0)]
+    for p in (InvertibleReparameterization(base, g) for g in maps):
+        assert p.kl(p).item() == 0  # the same object
+        for q in (InvertibleReparameterization(base, g) for g in maps if g is not p.maps[-1]):
+            with pytest.raises(NotImplementedError, match="monte_carlo_kl"):
+                p.kl(q)
+    wide, narrow = (InvertibleReparameterization(base, g) for g in (maps[2], maps[0]))
+    truth = narrow.kl(InvertibleGaussian(torch.zeros(2, dtype=DOUBLE), 1.0, 1 / 3))  # Sharper(3) is τ = 1 / 3
+    estimate, error = monte_carlo_kl(narrow, wide, 20_000)
+    assert abs(estimate - truth) < 5 * error
 
-    assert OtherSticks() != StickBreaking()
+
+@pytest.mark.parametrize("build", [StickBreaking, lambda: Planar(torch.ones(2), torch.ones(2))])
+def test_subclasses_are_compared_by_identity(build):
+    plain = build()
+    own = type("Own", (type(plain),), {})
+    one, other = (own(*([] if isinstance(plain, StickBreaking) else [plain.u, plain.w])) for _ in range(2))
+    assert one == one
+    assert one != other
+    assert one != plain
+    assert plain != one
 
 
 def test_full_covariance_against_torch():

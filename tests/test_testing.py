@@ -252,7 +252,7 @@ def test_every_property_of_transforms_can_fail():
 
 
 def test_properties_can_be_skipped():
-    check_transform(WithoutTau(0.5), skip=["log-determinant"])
+    check_transform(WithoutTau(0.5), skip=["log-determinant", "equality"])  # a subclass is equal only to itself
     assert "property 'gradients'" in failure(check_transform, DetachedLogDeterminant(0.5), skip=["equality", "repr"])
     check_distribution(Unnormalised(LOC, 1.0, 0.5), skip=("integral",))
 

@@ -171,6 +171,12 @@ class BinaryConcrete(_LogitRelaxation):
         logits: :math:`\log \alpha`, the log-odds of one, any shape ``(*)``.
         validate_args: whether to look at the entries of ``logits`` and at the points given to ``log_prob``, by default
             yes, whatever torch's global default is; types, shapes and the temperature are always checked.
+
+    Example:
+        >>> q = BinaryConcrete(0.1, torch.zeros(5))
+        >>> z, log_q = q.rsample_and_log_prob()
+        >>> z.shape, log_q.shape
+        (torch.Size([5]), torch.Size([5]))
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {

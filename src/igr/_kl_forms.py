@@ -56,13 +56,14 @@ def _closed(
     if not all(a is b or a == b for a, b in zip(p_maps[:-1], q_maps[:-1], strict=True)):
         return None, False
     last, other = p_maps[-1], q_maps[-1]
-    if isinstance(last, SoftmaxPlusPlus) and isinstance(other, SoftmaxPlusPlus):
+    # of these classes themselves: what a subclass maps is its own affair
+    if type(last) is SoftmaxPlusPlus and type(other) is SoftmaxPlusPlus:
         if len(p_maps) == 1:
             rescaled = _in_coordinates_of(last, q, other)
             closed = None if rescaled is None else _bases.kl(p, rescaled)
             return closed, closed is not None
         same = _both(_equal(last.tau, other.tau), _equal(last.delta, other.delta))
-    elif isinstance(last, VertexInterpolation) and isinstance(other, VertexInterpolation):
+    elif type(last) is VertexInterpolation and type(other) is VertexInterpolation:
         same = _equal(last.tau, other.tau)
     else:
         same = last is other or last == other
@@ -98,12 +99,12 @@ def _image(maps: Sequence[Transform]) -> _Image:
         return _Image("all")
     *flow, last = maps
     sticks = flow[-1] if flow else None
-    if isinstance(last, SoftmaxPlusPlus) and isinstance(sticks, StickBreaking):
+    if type(last) is SoftmaxPlusPlus and type(sticks) is StickBreaking:
         flow = flow[:-1]
         image = _Image("sticks", last.tau, last.delta, sticks.leftover)
-    elif isinstance(last, SoftmaxPlusPlus):
+    elif type(last) is SoftmaxPlusPlus:
         image = _Image("all")
-    elif isinstance(last, VertexInterpolation):
+    elif type(last) is VertexInterpolation:
         image = _Image("vertices", last.tau)
     else:
         return _Image("unknown")

@@ -145,7 +145,10 @@ class Relaxation(Distribution, ABC):
         if not isinstance(other, Distribution):
             raise TypeError(f"other must be a distribution, got {describe(other)}")
         if isinstance(other, Relaxation) and other.event_shape != self.event_shape:
-            raise ValueError(f"KL between event shapes {tuple(self.event_shape)} and {tuple(other.event_shape)}")
+            raise ValueError(
+                f"no KL between event shapes {tuple(self.event_shape)} and {tuple(other.event_shape)}: "
+                "both need the same number of categories"
+            )
         broadcast(p=self.batch_shape, q=other.batch_shape)
         value = None
         if isinstance(other, Relaxation):

@@ -82,11 +82,11 @@ class SimplexTransform(Transform, ABC):
         return _row_shape("inverse", shape, -1, self._row_scalars())
 
     def _row_scalars(self) -> dict[str, float | Tensor]:
-        """What the map depends on, by name; by default nothing is known of it, and equality is identity."""
+        """All that the map depends on, by name; a class that does not say so itself is compared by identity."""
         return {}
 
     def __eq__(self, other: object) -> bool:
-        if type(other) is not type(self) or not self._row_scalars():
+        if type(other) is not type(self) or "_row_scalars" not in type(self).__dict__:
             return self is other
         return all(same_value(value, getattr(other, name)) for name, value in self._row_scalars().items())
 
@@ -168,6 +168,10 @@ class VertexInterpolation(SimplexTransform):
 
     Arguments:
         tau: the temperature, in (0, 1]: a number, a 0-d tensor or one value per row, shape ``(*, 1)``.
+
+    Example:
+        >>> VertexInterpolation(0.1)(torch.zeros(2))
+        tensor([0.9500, 0.0250, 0.0250])
     """
 
     def __init__(self, tau: float | Tensor, cache_size: int = 0) -> None:
@@ -259,7 +263,9 @@ class StickBreaking(Transform):
         return log_w.sum(-1) + (math.log(log_w.shape[-1]) if self.leftover else 0.0)
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and self.leftover == other.leftover
+        if type(other) is not StickBreaking or type(self) is not StickBreaking:
+            return self is other
+        return self.leftover == other.leftover
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -292,6 +298,13 @@ class Planar(Transform):
         u: :math:`u`, shape ``(*, K-1)``.
         w: :math:`w`, shape ``(*, K-1)``; zero makes the flow a translation.
         b: :math:`b`, a number or shape ``(*)``.
+
+    Example:
+        >>> flow = Planar(u=torch.tensor([1.0, 0.0]), w=torch.tensor([1.0, 1.0]))
+        >>> flow(torch.tensor([0.5, 0.5]))
+        tensor([1.2616, 0.5000])
+        >>> flow.inv(torch.tensor([1.2616, 0.5]))
+        tensor([0.5000, 0.5000])
     """
 
     domain = constraints.real_vector
@@ -360,9 +373,9 @@ class Planar(Transform):
         return torch.addcmul(widen(x), u_hat, -t.tanh().unsqueeze(-1)).to(x.dtype)
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and all(
-            same_value(getattr(self, name), getattr(other, name)) for name in ("u", "w", "b")
-        )
+        if type(other) is not Planar or type(self) is not Planar:
+            return self is other
+        return all(same_value(getattr(self, name), getattr(other, name)) for name in ("u", "w", "b"))
 
     __hash__ = None  # type: ignore[assignment]
 
