@@ -153,6 +153,10 @@ def test_shapes_batches_and_programs():
     assert recovered_log_probs(torch.zeros(0, 3), 1.0).shape == (0, 4)
     with pytest.raises(TypeError, match="loc"):
         recovered_log_probs(torch.zeros(3, dtype=torch.int64), 1.0)
+    with pytest.raises(ValueError, match="scale must be positive"):
+        recovered_log_probs(torch.zeros(3), torch.tensor([1.0, -1.0, 1.0]))
+    with pytest.raises(ValueError, match="loc must be finite"):
+        recovered_log_probs(torch.tensor([0.0, math.nan]), 1.0)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (DOUBLE, 1e-14)])

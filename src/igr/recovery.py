@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, overload
 import torch
 from torch import Tensor
 
-from igr._checks import widen
+from igr._checks import check_finite, check_range, widen
 from igr.functional import location_scale
 from igr.quadrature import gauss_legendre
 
@@ -68,11 +68,17 @@ def recovered_log_probs(
     Returns:
         Shape ``(*, K)``, normalised; float32 for half-precision parameters.
 
+    Raises:
+        ValueError: shapes that do not fit, or, on the CPU, a ``loc`` that is not finite or a ``scale`` not positive.
+
     Example:
         >>> recovered_log_probs(torch.tensor([0.3, -0.5, 1.2]), 1.0).exp()
         tensor([0.2282, 0.0660, 0.6754, 0.0304])
     """
     mu, sigma = (widen(x) for x in location_scale(loc, scale))
+    if mu.device.type == "cpu":  # a look at values elsewhere would wait for the device
+        check_finite("loc", mu)
+        check_range("scale", sigma)
     shape = mu.shape
     if shape[-1] == 1:
         ratio = mu / sigma
