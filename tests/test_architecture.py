@@ -16,7 +16,7 @@ LAYERS = (
     ("_checks",),
     ("_scalars",),
     ("functional", "quadrature", "schedules", "kernels"),
-    ("recovery", "conditional"),
+    ("_normal", "_stick_recovery", "recovery", "conditional"),
     ("_constraints", "_planar", "transforms"),
     ("_bases", "_maps", "_kl_forms", "_relaxation", "_gumbel", "distributions", "countable"),
     ("kl",),

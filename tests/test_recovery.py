@@ -1,16 +1,19 @@
+import itertools
 import math
 
 import mpmath
 import numpy as np
 import pytest
+import scipy.integrate
 import scipy.special
 import scipy.stats
 import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from igr.functional import harden
-from igr.recovery import inverse_mills, log_ndtr, recovered_log_probs
+from igr._normal import inverse_mills, log_ndtr
+from igr.functional import harden, log_stick_breaking
+from igr.recovery import recovered_log_probs, recovered_log_probs_stick_breaking
 
 DOUBLE = torch.float64
 RULE = np.polynomial.legendre.leggauss(40)
@@ -181,3 +184,132 @@ def test_chunks_make_no_difference():
     (whole,) = torch.autograd.grad(chunked(loc)[:, 0].sum(), loc)
     (some,) = torch.autograd.grad(chunked(rows)[:, 0].sum(), rows)
     torch.testing.assert_close(whole[::500], some, rtol=1e-12, atol=1e-13)
+
+
+def sticks_won(loc: Tensor, scale: Tensor, num_samples: int) -> tuple[np.ndarray, np.ndarray]:
+    """How often each stick is the longest, with the leftover taking part and without."""
+    counts = [np.zeros(len(loc) + 1), np.zeros(len(loc))]
+    for _ in range(num_samples // 500_000):
+        log_w = log_stick_breaking(loc + scale * torch.randn(500_000, len(loc)))
+        for count, candidates in zip(counts, (log_w, log_w[:, :-1]), strict=True):
+            count += torch.bincount(candidates.argmax(-1), minlength=len(count)).numpy()
+    return counts[0] / num_samples, counts[1] / num_samples
+
+
+@pytest.mark.parametrize("K", [2, 3, 5, 10, 21])
+def test_sticks_match_ten_million_samples(K: int):
+    generator = torch.Generator().manual_seed(K)
+    loc = torch.randn(K - 1, generator=generator) - 1.0
+    scale = torch.rand(K - 1, generator=generator) * 1.8 + 0.2
+    num_samples = 10_000_000
+    for found, leftover in zip(sticks_won(loc, scale, num_samples), (True, False), strict=True):
+        p = recovered_log_probs_stick_breaking(loc.double(), scale.double(), leftover).exp().numpy()
+        assert (p[-1] > 0) == leftover
+        p = p[: len(found)]
+        error = np.sqrt(np.maximum(p * (1 - p), 1e-7) / num_samples)
+        assert np.abs((found - p) / error).max() < 5
+
+
+@pytest.mark.parametrize("loc", [(0.0, 0.0), (-1.0, 0.7), (2.0, -3.0), (-0.05, 4.0)])
+@pytest.mark.parametrize("scale", [(1.0, 1.0), (0.05, 2.0), (3.0, 0.3), (0.02, 0.02)])
+def test_two_sticks_match_quad(loc: tuple[float, float], scale: tuple[float, float]):
+    def integral(second: tuple[float, float]) -> float:  # of the second stick's share being between these, given y1
+        def integrand(y1: float) -> float:
+            lower, upper = (scipy.special.ndtr((f(y1) - loc[1]) / scale[1]) for f in second)
+            return scipy.stats.norm.pdf(y1, loc[0], scale[0]) * max(upper - lower, 0.0)
+
+        edges = np.unique(np.clip([loc[0] + c * scale[0] for c in (-9, -3, -1, 1, 3, 9)] + [0, -np.log(2)], -40, 40))
+        edges = edges[(edges >= loc[0] - 9 * scale[0]) & (edges <= loc[0] + 9 * scale[0])]
+        return sum(
+            scipy.integrate.quad(integrand, *part, epsabs=1e-11, limit=200)[0] for part in itertools.pairwise(edges)
+        )
+
+    def log_odds(x: float) -> float:  # of exp(x), which is one and more for x >= 0
+        return np.inf if x >= 0 else x - np.log(-np.expm1(x))
+
+    # w1 >= w2 where u2 <= e^y1, and w1 >= w3 where 1 - u2 <= e^y1
+    alone = integral((lambda y: -np.inf, log_odds))
+    both = integral((lambda y: -log_odds(y), log_odds))
+    # w2 >= w1 and w2 >= w3 where u2 >= max(e^y1, 1/2)
+    second = integral((lambda y: max(log_odds(y), 0.0), lambda y: np.inf))
+    mu, sigma = torch.tensor(loc, dtype=DOUBLE), torch.tensor(scale, dtype=DOUBLE)
+    for leftover, truth in ((False, [alone, 1 - alone, 0.0]), (True, [both, second, 1 - both - second])):
+        log_p, error = recovered_log_probs_stick_breaking(mu, sigma, leftover, return_error=True)
+        distance = np.abs(log_p.exp().numpy() - truth).max()
+        assert distance < 2 * error.residual.item() + 1e-9  # the estimate is one, for narrow scales too
+        assert distance < (1e-6 if min(scale) >= 0.05 else 1e-3)
+
+
+@pytest.mark.parametrize("leftover", [True, False])
+def test_the_residual_of_sticks_is_their_error(leftover: bool):
+    loc, scale = 2 * torch.randn(6, 6, dtype=DOUBLE) - 1, torch.exp(torch.randn(6, 6, dtype=DOUBLE) - 0.5)
+    fine, error = recovered_log_probs_stick_breaking(loc, scale, leftover, num_nodes=768, return_error=True)
+    assert error.residual.max() < 2e-6
+    log_p, error = recovered_log_probs_stick_breaking(loc, scale, leftover, return_error=True)
+    assert (log_p.exp() - fine.exp()).abs().max() < 1e-5
+    coarse, error = recovered_log_probs_stick_breaking(loc, scale, leftover, num_nodes=32, return_error=True)
+    distance = (coarse.exp() - fine.exp()).abs().amax(-1)
+    assert (distance < 2 * error.residual + 1e-5).all()
+    assert (error.num_nodes >= 32).all()
+    assert error.residual.max() > 1e-5
+
+
+@pytest.mark.parametrize("leftover", [True, False])
+def test_gradients_of_sticks_against_differences(leftover: bool):
+    loc = (torch.randn(2, 3, dtype=DOUBLE) - 0.5).requires_grad_()
+    scale = (torch.rand(2, 3, dtype=DOUBLE) + 0.4).requires_grad_()
+
+    def fine(loc: Tensor, scale: Tensor) -> Tensor:  # another rule, so that errors of the rule itself show as well
+        return recovered_log_probs_stick_breaking(loc, scale, leftover, num_nodes=512)[..., :3].exp()
+
+    weights = torch.randn(2, 3, dtype=DOUBLE)
+    value = (weights * recovered_log_probs_stick_breaking(loc, scale, leftover)[..., :3].exp()).sum()
+    found = torch.autograd.grad(value, (loc, scale))
+    step = 1e-3
+    with torch.no_grad():
+        for which, gradient in enumerate(found):
+            for index in np.ndindex(2, 3):
+                values = []
+                for move in (step, -step):
+                    parameters = [loc.clone(), scale.clone()]
+                    parameters[which][index] += move
+                    values.append((weights * fine(*parameters)).sum())
+                assert gradient[index] == pytest.approx((values[0] - values[1]).item() / (2 * step), abs=2e-5)
+
+
+def test_sticks_in_batches_and_precisions():
+    loc, scale = torch.randn(2, 20, 8), torch.rand(20, 8) + 0.5
+    whole = recovered_log_probs_stick_breaking(loc, scale)
+    assert whole.shape == (2, 20, 9)
+    torch.testing.assert_close(whole.exp().sum(-1), torch.ones(2, 20))
+    one = recovered_log_probs_stick_breaking(loc[1, 3].double(), scale[3].double())
+    torch.testing.assert_close(whole[1, 3].double().exp(), one.exp(), rtol=0, atol=2e-6)
+    assert torch.equal(whole, recovered_log_probs_stick_breaking(loc, scale))  # deterministic
+    mapped = torch.func.vmap(recovered_log_probs_stick_breaking)(loc[0], scale)
+    torch.testing.assert_close(mapped, whole[0], rtol=1e-4, atol=1e-5)
+    loc.requires_grad_()  # several chunks, whose tables are made anew
+    (gradient,) = torch.autograd.grad(recovered_log_probs_stick_breaking(loc, scale)[..., 0].sum(), loc)
+    row = loc.detach()[1, 3].double().requires_grad_()
+    (expected,) = torch.autograd.grad(recovered_log_probs_stick_breaking(row, scale[3].double())[0], row)
+    torch.testing.assert_close(gradient[1, 3].double(), expected, rtol=1e-3, atol=1e-4)
+    assert recovered_log_probs_stick_breaking(loc.detach().bfloat16(), 1.0).dtype == torch.float32
+    assert recovered_log_probs_stick_breaking(torch.zeros(0, 3), 1.0).shape == (0, 4)
+
+
+def test_sticks_far_out_are_finite():
+    loc = torch.tensor([[30.0, -5.0, 2.0], [-300.0, -40.0, -35.0], [-2.0, 60.0, 0.0]])
+    for scale in (0.01, 1.0, 100.0):
+        log_p, error = recovered_log_probs_stick_breaking(loc, scale, return_error=True)
+        assert log_p.isfinite().all()
+        assert error.residual.max() < 1e-4
+    certain = recovered_log_probs_stick_breaking(loc, 0.01).exp()
+    torch.testing.assert_close(certain, torch.eye(4)[[0, 3, 1]], rtol=0, atol=1e-5)
+
+
+def test_sticks_refuse_bad_input():
+    with pytest.raises(ValueError, match="scale must be positive"):
+        recovered_log_probs_stick_breaking(torch.zeros(3), torch.tensor([1.0, 0.0, 1.0]))
+    with pytest.raises(ValueError, match="num_nodes must be at least 16"):
+        recovered_log_probs_stick_breaking(torch.zeros(3), 1.0, num_nodes=8)
+    with pytest.raises(TypeError, match="loc"):
+        recovered_log_probs_stick_breaking([0.0], 1.0)

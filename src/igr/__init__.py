@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from igr import distributions, functional, kl, nn, testing, transforms
     from igr.distributions import BinaryConcrete, GumbelSoftmax, InvertibleGaussian, InvertibleReparameterization
     from igr.kl import MonteCarlo, categorical_kl, monte_carlo_kl
-    from igr.recovery import QuadratureError, recovered_log_probs
+    from igr.recovery import QuadratureError, recovered_log_probs, recovered_log_probs_stick_breaking
     from igr.transforms import Planar, SoftmaxPlusPlus, StickBreaking, VertexInterpolation
 
 _MODULES = ("distributions", "functional", "kl", "nn", "testing", "transforms")
@@ -33,6 +33,7 @@ _HOMES = {
     # the discrete distribution behind
     "QuadratureError": "recovery",
     "recovered_log_probs": "recovery",
+    "recovered_log_probs_stick_breaking": "recovery",
     # divergences
     "MonteCarlo": "kl",
     "monte_carlo_kl": "kl",
@@ -57,6 +58,7 @@ __all__ = [
     "Planar",
     "QuadratureError",
     "recovered_log_probs",
+    "recovered_log_probs_stick_breaking",
     "MonteCarlo",
     "monte_carlo_kl",
     "categorical_kl",
