@@ -21,11 +21,14 @@ from torch.distributions import (
 
 from igr.distributions import (
     BinaryConcrete,
+    EstimatedOneHotCategorical,
     GumbelSoftmax,
     InvertibleGaussian,
     InvertibleReparameterization,
     Relaxation,
+    monte_carlo_recovered,
 )
+from igr.recovery import recovered_log_probs
 from igr.testing import check_distribution
 from igr.transforms import Planar, SoftmaxPlusPlus, StickBreaking, VertexInterpolation
 
@@ -365,6 +368,67 @@ def test_gumbel_softmax_knows_what_it_relaxes():
     )
     assert BinaryConcrete(0.1, logits).mode.tolist() == [1.0, 1.0, 0.0]
     torch.testing.assert_close(BinaryConcrete(0.1, logits).recovered().probs, logits.sigmoid())
+
+
+def test_igr_knows_what_it_relaxes():
+    loc, scale = torch.randn(2, 4, dtype=DOUBLE, requires_grad=True), torch.rand(4, dtype=DOUBLE) + 0.5
+    q = InvertibleGaussian(loc, scale, 0.1, delta=3.0)  # the threshold of h is zero whatever δ is
+    torch.testing.assert_close(q.recovered().logits, recovered_log_probs(loc, scale))
+    frequencies = InvertibleGaussian(loc, scale, 1e-6).rsample((200_000,)).mean(0)  # Proposition 1
+    assert (q.recovered().probs - frequencies).abs().max() < 5 * 0.5 / math.sqrt(200_000)
+    assert torch.equal(q.mode, torch.nn.functional.one_hot(recovered_log_probs(loc, scale).argmax(-1), 5).double())
+    q.recovered().log_prob(q.mode).sum().backward()
+    assert (loc.grad != 0).all()
+
+
+def test_igr_sb_knows_what_it_relaxes():
+    loc = torch.tensor([-1.0, 0.3, -0.5])
+    q = InvertibleGaussian(loc, 1.2, 0.1, flow=StickBreaking())
+    assert torch.equal(q.recovered().probs, q.recovered().probs)
+    assert (q.recovered().probs > 0.01).all()
+    torch.testing.assert_close(
+        InvertibleReparameterization(Normal(loc, 1.2), VertexInterpolation(0.5)).recovered().probs, q.recovered().probs
+    )
+    literal = InvertibleGaussian(loc, 1.2, 0.1, flow=StickBreaking(leftover=False)).recovered()
+    assert literal.probs[-1] == 0
+    frequencies = q.hard_rsample((200_000,)).mean(0)
+    assert (q.recovered().probs - frequencies).abs().max() < 5 * 0.5 / math.sqrt(200_000)
+
+
+def test_flows_and_other_bases_are_estimated_and_say_so():
+    flow = Planar(torch.tensor([1.0, 0.5]), torch.tensor([2.0, -1.0]))
+    for q in (
+        InvertibleGaussian(torch.zeros(3, 2), 1.0, 0.5, flow=flow),
+        InvertibleReparameterization(Laplace(torch.zeros(3, 2), 1.0), SoftmaxPlusPlus(0.5)),
+    ):
+        with pytest.raises(NotImplementedError, match=r"through samples only: use recovered\(num_samples="):
+            q.recovered()
+        with pytest.raises(NotImplementedError, match=r"use recovered\(num_samples=100_000\).mode"):
+            _ = q.mode
+        estimated = q.recovered(num_samples=5_000)
+        assert isinstance(estimated, EstimatedOneHotCategorical)
+        assert "estimated from 5000 samples" in repr(estimated)
+        assert estimated.probs.shape == estimated.standard_error.shape == (3, 3)
+        assert estimated.mode.sum() == 3
+        wide = estimated.expand((2, 3))
+        assert wide.probs.shape == wide.standard_error.shape == (2, 3, 3)
+        assert not estimated.probs.requires_grad
+
+
+def test_monte_carlo_agrees_with_what_is_exact():
+    q = InvertibleGaussian(torch.randn(4, 3), torch.rand(3) + 0.5, 0.5)
+    probs, standard_error = monte_carlo_recovered(q, 300_000, generator=torch.Generator().manual_seed(0))
+    exact = q.recovered().probs
+    assert ((probs - exact) / standard_error).abs().max() < 5
+    assert ((probs - exact) / standard_error).square().mean() == pytest.approx(1.0, abs=0.75)
+    torch.testing.assert_close(standard_error, (exact * (1 - exact) / 300_000).sqrt(), rtol=0.1, atol=0)
+    never = monte_carlo_recovered(InvertibleGaussian(torch.full((2,), -30.0), 1.0, 0.5), 100)
+    assert never.estimate.tolist() == [0.0, 0.0, 1.0]
+    assert (never.standard_error > 0).all()
+    with pytest.raises(ValueError, match="num_samples must be at least 1"):
+        monte_carlo_recovered(q, 0)
+    with pytest.raises(TypeError, match="q must be a relaxation"):
+        monte_carlo_recovered(BinaryConcrete(0.5, torch.zeros(2)))
 
 
 # torch's contract

@@ -368,6 +368,16 @@ class AnotherStraightThrough(InvertibleGaussian):
         return straight_through(self._harden(scores), 2 * self._relax(scores))
 
 
+class AnotherLimit(InvertibleGaussian):
+    def _recovered_log_probs(self):
+        return super()._recovered_log_probs().roll(1, -1)
+
+
+class ShapelessLimit(InvertibleGaussian):
+    def _recovered_log_probs(self):
+        return super()._recovered_log_probs().expand(2, 3)
+
+
 class TwiceTheKL(InvertibleGaussian):
     def kl(self, other):
         return 2 * super().kl(other)
@@ -399,6 +409,8 @@ BROKEN_DISTRIBUTIONS = [
     (igr(TwoHot), "hard samples"),
     (igr(NoStraightThrough, loc=LOC.clone().requires_grad_()), "hard samples"),
     (igr(AnotherStraightThrough, loc=LOC.clone().requires_grad_()), "hard samples"),
+    (igr(AnotherLimit), "recovered"),
+    (igr(ShapelessLimit), "recovered"),
     (igr(TwiceTheKL), "KL"),
     (igr(MoreKL), "KL"),
 ]

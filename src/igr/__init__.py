@@ -12,8 +12,16 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from igr import distributions, functional, kl, nn, testing, transforms
-    from igr.distributions import BinaryConcrete, GumbelSoftmax, InvertibleGaussian, InvertibleReparameterization
-    from igr.kl import MonteCarlo, categorical_kl, monte_carlo_kl
+    from igr.distributions import (
+        BinaryConcrete,
+        EstimatedOneHotCategorical,
+        GumbelSoftmax,
+        InvertibleGaussian,
+        InvertibleReparameterization,
+        MonteCarlo,
+        monte_carlo_recovered,
+    )
+    from igr.kl import categorical_kl, monte_carlo_kl
     from igr.recovery import QuadratureError, recovered_log_probs, recovered_log_probs_stick_breaking
     from igr.transforms import Planar, SoftmaxPlusPlus, StickBreaking, VertexInterpolation
 
@@ -34,8 +42,10 @@ _HOMES = {
     "QuadratureError": "recovery",
     "recovered_log_probs": "recovery",
     "recovered_log_probs_stick_breaking": "recovery",
+    "monte_carlo_recovered": "distributions",
+    "EstimatedOneHotCategorical": "distributions",
+    "MonteCarlo": "distributions",
     # divergences
-    "MonteCarlo": "kl",
     "monte_carlo_kl": "kl",
     "categorical_kl": "kl",
 }
@@ -59,6 +69,8 @@ __all__ = [
     "QuadratureError",
     "recovered_log_probs",
     "recovered_log_probs_stick_breaking",
+    "monte_carlo_recovered",
+    "EstimatedOneHotCategorical",
     "MonteCarlo",
     "monte_carlo_kl",
     "categorical_kl",

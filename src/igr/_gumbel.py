@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.distributions import Bernoulli, Distribution, OneHotCategorical, constraints
+from torch.distributions import Bernoulli, Distribution, constraints
 
 from igr import functional
 from igr._checks import (
@@ -143,14 +143,8 @@ class GumbelSoftmax(_LogitRelaxation):
         K, log_tau = self.event_shape[-1], log(self._tau)
         return math.lgamma(K) + (K - 1) * (row(log_tau) if isinstance(log_tau, Tensor) else log_tau)
 
-    def recovered(self) -> OneHotCategorical:
-        r"""The discrete distribution that is relaxed, :math:`\alpha / \sum_k \alpha_k`."""
-        return OneHotCategorical(logits=widen(self.logits), validate_args=False)
-
-    @property
-    def mode(self) -> Tensor:
-        """The likeliest recovered vertex."""
-        return functional.one_hot_argmax(self.logits)
+    def _recovered_log_probs(self) -> Tensor:
+        return widen(self.logits).log_softmax(-1)
 
 
 class BinaryConcrete(_LogitRelaxation):
@@ -245,7 +239,9 @@ class BinaryConcrete(_LogitRelaxation):
         x = (log_alpha + eps) / self._tau
         return self._log_prob_at(eps, x) - other._log_prob_from_logit(x)
 
-    def recovered(self) -> Bernoulli:
+    def recovered(  # type: ignore[override] # zero and one have no vertices
+        self, num_samples: int | None = None, *, generator: torch.Generator | None = None
+    ) -> Bernoulli:
         r"""The discrete distribution that is relaxed: one with probability :math:`\mathrm{sigmoid}(\log \alpha)`."""
         return Bernoulli(logits=widen(self.logits), validate_args=False)
 

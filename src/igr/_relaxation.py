@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Transform, constraints, register_kl
+from torch.distributions import Distribution, OneHotCategorical, Transform, constraints, register_kl
 
 from igr import _kl_forms, functional
 from igr._checks import broadcast, check_tensor, describe, validation, values_checkable, widen
@@ -18,11 +18,42 @@ from igr.transforms import simplex
 Shape = Sequence[int]
 
 
+class MonteCarlo(NamedTuple):
+    """A Monte Carlo estimate with its standard error, both of one shape."""
+
+    estimate: Tensor
+    """The mean over samples."""
+    standard_error: Tensor
+    """Its standard error, without gradient."""
+
+
+class EstimatedOneHotCategorical(OneHotCategorical):
+    """A categorical whose probabilities were estimated by sampling, and how well.
+
+    Attributes:
+        standard_error: of each probability, shape ``batch_shape + (K,)``.
+        num_samples: how many samples there were.
+    """
+
+    def __init__(self, probs: Tensor, standard_error: Tensor, num_samples: int) -> None:
+        self.standard_error, self.num_samples = standard_error, num_samples
+        super().__init__(probs=probs, validate_args=False)
+
+    def expand(self, batch_shape: Shape, _instance: Self | None = None) -> EstimatedOneHotCategorical:
+        shape = torch.Size((*batch_shape, *self.event_shape))
+        error = self.standard_error.expand(shape)
+        return EstimatedOneHotCategorical(self.probs.expand(shape), error, self.num_samples)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(probs: {tuple(self.probs.shape)}, estimated from {self.num_samples} samples)"
+
+
 class Relaxation(Distribution, ABC):
     """What all relaxations share: scores decide the hard sample, and a smooth map of them is the relaxed one.
 
     A subclass supplies ``_scores``, ``_relax``, ``_log_relax``, ``_harden``, ``_like``, ``_log_density``,
-    ``log_rsample_and_log_prob`` and ``expand``; :func:`igr.testing.check_distribution` then checks it.
+    ``log_rsample_and_log_prob`` and ``expand``, and ``_recovered_log_probs`` if it knows them;
+    :func:`igr.testing.check_distribution` then checks it.
     """
 
     has_rsample = True
@@ -127,6 +158,46 @@ class Relaxation(Distribution, ABC):
                 )
         return self._log_density(log_z)
 
+    def _recovered_log_probs(self) -> Tensor | None:
+        """Log-probabilities of the hard sample, shape (*, K), or nothing where only samples know them."""
+        return None
+
+    def recovered(
+        self, num_samples: int | None = None, *, generator: torch.Generator | None = None
+    ) -> OneHotCategorical:
+        r"""The discrete distribution that is relaxed: that of :math:`h(y)`, the limit of samples as :math:`\tau \to 0`.
+
+        Deterministic and differentiable for IGR-I, IGR-SB and the Gumbel-Softmax. Where nothing but samples is known,
+        with a flow or another base, ``num_samples`` of them are drawn, and the result, an
+        :class:`EstimatedOneHotCategorical`, has their standard errors and no gradient.
+
+        Arguments:
+            num_samples: samples to draw where there is no other way; not looked at elsewhere.
+            generator: source of their noise.
+
+        Raises:
+            NotImplementedError: only samples know, and ``num_samples`` is not given.
+        """
+        log_p = self._recovered_log_probs()
+        if log_p is not None:
+            return OneHotCategorical(logits=log_p, validate_args=False)
+        if num_samples is None:
+            raise NotImplementedError(
+                f"the discrete distribution behind {self} is known through samples only: use "
+                "recovered(num_samples=100_000), or igr.monte_carlo_recovered for probabilities and standard errors"
+            )
+        return EstimatedOneHotCategorical(*monte_carlo_recovered(self, num_samples, generator=generator), num_samples)
+
+    @property
+    def mode(self) -> Tensor:
+        """The likeliest recovered vertex, a one-hot vector."""
+        log_p = self._recovered_log_probs()
+        if log_p is None:
+            raise NotImplementedError(
+                f"the mode of {self} is known through samples only: use recovered(num_samples=100_000).mode"
+            )
+        return functional.one_hot_argmax(log_p).to(self.dtype)
+
     @property
     def _categories(self) -> int:
         return self.event_shape[-1] if self.event_shape else 2
@@ -183,6 +254,50 @@ class Relaxation(Distribution, ABC):
         new: Self = self._get_checked_instance(owner, instance)  # type: ignore[no-untyped-call]
         new.__dict__.update(self.__dict__, _batch_shape=torch.Size(batch_shape), **changed)
         return new
+
+
+@torch.no_grad()
+def monte_carlo_recovered(
+    q: Relaxation, num_samples: int = 100_000, *, generator: torch.Generator | None = None
+) -> MonteCarlo:
+    r"""Estimates the discrete distribution behind a relaxation, :math:`E[h(y)]`, by counting hard samples.
+
+    Note:
+        Of the relaxations here, all but those with a flow or a base that is not normal have these probabilities
+        exactly, as :meth:`Relaxation.recovered`. The paper's :math:`E[h(\tilde z)]` is :math:`E[h(y)]`: the two differ
+        unless :math:`\delta = 1`.
+
+    References:
+        Section 3.5.
+
+    Arguments:
+        q: the relaxation to sample from.
+        num_samples: the number of samples S.
+        generator: source of the noise; eager mode only.
+
+    Returns:
+        Probabilities and standard errors, both ``batch_shape + (K,)``. The errors are those of a category seen once
+        more than it was, so that one never seen has an error as well.
+
+    Example:
+        >>> from igr import InvertibleGaussian, Planar
+        >>> flow = Planar(u=torch.tensor([1.0, 0.5]), w=torch.tensor([0.3, -1.0]))
+        >>> q = InvertibleGaussian(torch.zeros(2), 1.0, temperature=0.5, flow=flow)
+        >>> probs, standard_error = monte_carlo_recovered(q, 10_000)
+        >>> probs.shape, bool((standard_error < 0.006).all())
+        (torch.Size([3]), True)
+    """
+    if not isinstance(q, Relaxation) or not q.event_shape:
+        raise TypeError(f"q must be a relaxation of this library on the simplex, got {describe(q)}")
+    if num_samples < 1:
+        raise ValueError(f"num_samples must be at least 1, got {num_samples}")
+    size = max(1, 2**22 // max(1, q.batch_shape.numel() * q._categories))  # of what is drawn at once
+    drawn = [min(size, num_samples - start) for start in range(0, num_samples, size)]
+    counts = torch.stack([q.hard_rsample((S,), generator=generator).double().sum(0) for S in drawn]).sum(0)
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    pessimistic = (counts + 1) / (num_samples + 2)
+    error = (pessimistic * (1 - pessimistic) / num_samples).sqrt()
+    return MonteCarlo((counts / num_samples).to(dtype), error.to(dtype))
 
 
 @register_kl(Relaxation, Distribution)  # type: ignore[untyped-decorator]

@@ -19,8 +19,9 @@ from igr import _bases, functional
 from igr._checks import broadcast, check_finite, check_range, check_row_scalar, validation
 from igr._gumbel import BinaryConcrete, GumbelSoftmax
 from igr._maps import maps_onto_simplex, parts_of
-from igr._relaxation import Relaxation, Shape
-from igr.transforms import SimplexTransform, SoftmaxPlusPlus, call_and_ladj
+from igr._relaxation import EstimatedOneHotCategorical, MonteCarlo, Relaxation, Shape, monte_carlo_recovered
+from igr.recovery import recovered_log_probs, recovered_log_probs_stick_breaking
+from igr.transforms import SimplexTransform, SoftmaxPlusPlus, StickBreaking, VertexInterpolation, call_and_ladj
 
 __all__ = [
     "InvertibleGaussian",
@@ -28,6 +29,9 @@ __all__ = [
     "GumbelSoftmax",
     "BinaryConcrete",
     "Relaxation",
+    "monte_carlo_recovered",
+    "MonteCarlo",
+    "EstimatedOneHotCategorical",
 ]
 
 
@@ -171,6 +175,21 @@ class InvertibleReparameterization(Relaxation):
             total = total + (ladj if part.domain.event_dim else ladj.sum(-1))
         with self._full_precision():
             return torch.where(inside, _bases.log_prob(self.base, x) - total, -math.inf)
+
+    def _recovered_log_probs(self) -> Tensor | None:
+        """Proposition 2 for IGR-I, the recursion for IGR-SB; subclasses of maps may map differently, so exact types."""
+        normal = _bases.diagonal_normal(self.base)
+        if normal is None:
+            return None
+        with self._full_precision():
+            match self.maps:
+                case [onto] if type(onto) is SoftmaxPlusPlus:
+                    return recovered_log_probs(normal.loc, normal.scale)
+                case [sticks, onto] if type(sticks) is StickBreaking and type(onto) is SoftmaxPlusPlus:
+                    return recovered_log_probs_stick_breaking(normal.loc, normal.scale, sticks.leftover)
+                case [onto] if type(onto) is VertexInterpolation:
+                    return recovered_log_probs_stick_breaking(normal.loc, normal.scale)
+        return None
 
     def _log_ratio(
         self, other: Distribution, sample_shape: Shape = (), *, generator: torch.Generator | None = None

@@ -5,26 +5,15 @@ The closed forms live on the classes, as :meth:`igr.distributions.Relaxation.kl`
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, OneHotCategorical
 
 from igr._checks import broadcast, check_parameter, describe, widen
-from igr.distributions import Relaxation
+from igr.distributions import MonteCarlo, Relaxation
 
 __all__ = ["monte_carlo_kl", "MonteCarlo", "categorical_kl"]
-
-
-class MonteCarlo(NamedTuple):
-    """A Monte Carlo estimate with its standard error, both of the batch shape."""
-
-    estimate: Tensor
-    """The mean over samples, differentiable."""
-    standard_error: Tensor
-    """Its standard error, without gradient."""
 
 
 def monte_carlo_kl(
@@ -47,7 +36,7 @@ def monte_carlo_kl(
         generator: source of the noise; eager mode only.
 
     Returns:
-        The estimate and its standard error.
+        The estimate, differentiable, and its standard error.
 
     Example:
         >>> from igr import GumbelSoftmax, monte_carlo_kl

@@ -18,7 +18,7 @@ from torch.autograd.gradcheck import GradcheckError
 from torch.distributions import Distribution, Transform
 
 from igr._scalars import same_value
-from igr.distributions import InvertibleReparameterization, Relaxation
+from igr.distributions import EstimatedOneHotCategorical, InvertibleReparameterization, Relaxation
 from igr.kl import monte_carlo_kl
 from igr.transforms import SimplexTransform, call_and_ladj
 
@@ -77,6 +77,7 @@ def check_distribution(
     of ten; the rest may be beyond floating point), ``integral`` (the density integrates to one within 1e-3, and its
     first two moments are those of the samples within 5 standard errors; up to three categories), ``never NaN`` (at the
     vertices), ``hard samples`` (one-hot, at the nearest vertex where δ = 1, with the gradient of the relaxed sample),
+    ``recovered`` (the probabilities of hard samples, within 5 standard errors of their frequencies),
     ``gradients`` (every tensor in ``parameters`` gets a finite one that is not all zero) and ``KL`` (zero to itself;
     within 5 standard errors of Monte Carlo to ``other``).
 
@@ -105,6 +106,7 @@ def check_distribution(
         "integral": partial(_integral, d, num_samples),
         "never NaN": partial(_never_nan, d),
         "hard samples": partial(_hard_samples, d),
+        "recovered": partial(_recovered, d, num_samples),
         "gradients": partial(_every_parameter, d, parameters),
         "KL": partial(_kl, d, other, num_samples),
     }
@@ -412,6 +414,19 @@ def _hard_samples(d: Relaxation) -> None:
             assert (a is None) == (b is None), "hard and relaxed samples depend on different parameters"
             if a is not None and b is not None:
                 _close("the gradient of the hard sample", a, b, 1e-9)
+
+
+@torch.no_grad()
+def _recovered(d: Relaxation, num_samples: int) -> None:
+    frequencies = d.hard_rsample((num_samples,)).double().mean(0)
+    recovered = d.recovered(num_samples)
+    probs = recovered.mean.double()
+    assert probs.shape == frequencies.shape, f"it has shape {tuple(probs.shape)}, expected {tuple(frequencies.shape)}"
+    error = ((probs * (1 - probs)).clamp(min=1 / num_samples) / num_samples).sqrt()
+    if isinstance(recovered, EstimatedOneHotCategorical):
+        error = math.sqrt(2) * error  # both are estimates
+    worst = ((probs - frequencies).abs() / (5 * error + 1e-5)).max().item()
+    assert worst <= 1, f"it differs from the frequencies of hard samples by {5 * worst:.1f} standard errors"
 
 
 def _leaves(d: Relaxation) -> list[Tensor]:
