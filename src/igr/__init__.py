@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from igr import distributions, functional, kl, nn, testing, transforms
+    from igr import countable, distributions, functional, kl, nn, testing, transforms
+    from igr.countable import CountableProbs, CountableStickBreaking, StickSample
     from igr.distributions import (
         BinaryConcrete,
         EstimatedOneHotCategorical,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from igr.recovery import QuadratureError, recovered_log_probs, recovered_log_probs_stick_breaking
     from igr.transforms import Planar, SoftmaxPlusPlus, StickBreaking, VertexInterpolation
 
-_MODULES = ("distributions", "functional", "kl", "nn", "testing", "transforms")
+_MODULES = ("countable", "distributions", "functional", "kl", "nn", "testing", "transforms")
 
 _HOMES = {
     # distributions on the simplex
@@ -33,6 +34,10 @@ _HOMES = {
     "InvertibleGaussian": "distributions",
     "GumbelSoftmax": "distributions",
     "BinaryConcrete": "distributions",
+    # on countably many categories
+    "CountableStickBreaking": "countable",
+    "StickSample": "countable",
+    "CountableProbs": "countable",
     # maps onto the simplex, and what may come before them
     "SoftmaxPlusPlus": "transforms",
     "VertexInterpolation": "transforms",
@@ -52,6 +57,7 @@ _HOMES = {
 
 __all__ = [
     "__version__",
+    "countable",
     "distributions",
     "functional",
     "kl",
@@ -62,6 +68,9 @@ __all__ = [
     "InvertibleGaussian",
     "GumbelSoftmax",
     "BinaryConcrete",
+    "CountableStickBreaking",
+    "StickSample",
+    "CountableProbs",
     "SoftmaxPlusPlus",
     "VertexInterpolation",
     "StickBreaking",
