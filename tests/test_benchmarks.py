@@ -42,3 +42,33 @@ def test_sampling():
         rows = [line for line in lines if line.startswith(f"  {name}")]
         assert len(rows) == 3, name
         assert all(re.search(rf"<= {target}: (met|not met)$", row) for row in rows)
+
+
+def test_recovery():
+    lines = quick("recovery.py")
+    ours = [f"recovered_log_probs, {nodes} nodes" for nodes in (192, 128, 64)]
+    peers = ["15-point rule", "as in the published code"]
+
+    def rows(name: str) -> list[str]:
+        """What follows the name, wherever it is followed by a number."""
+        found = (re.fullmatch(rf"  {re.escape(name)} +(\d.*)", line) for line in lines)
+        return [match[1] for match in found if match]
+
+    def errors(name: str, dtype: str) -> list[list[float]]:
+        """Largest and median error, for each kind of parameters."""
+        table = lines[lines.index(f"error of a probability, K = 10, {dtype}") :]
+        line = next(line for line in table if re.match(rf"  {re.escape(name)} +\d", line))
+        return [[float(x) for x in pair] for pair in re.findall(r"(\S+) / (\S+)", line)]
+
+    for name in ours + peers:  # in each dtype an error, a forward pass, and a forward and backward pass
+        assert len(rows(name)) == 6, name
+    assert [row.split()[-1] for row in rows("15-point rule") if "/" not in row] == ["1.00"] * 4
+    for dtype, tolerance in (("float32", 1e-5), ("float64", 1e-6)):
+        assert max(largest for largest, _ in errors(ours[0], dtype)) < tolerance
+        benign, *others = errors("15-point rule", dtype)
+        assert benign[1] < 1e-5  # it can tell: the rule is right, for a small range of parameters
+        assert min(largest for largest, _ in others) > 1e-2
+        assert min(largest for largest, _ in errors("as in the published code", dtype)) > 1e-2
+    sticks = [line for line in lines if line.startswith("recovered_log_probs_stick_breaking, shape ")]
+    assert len(sticks) == 4
+    assert all(float(row.split()[0]) < 1e-3 for row in rows("residual"))

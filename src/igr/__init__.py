@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         monte_carlo_recovered,
     )
     from igr.kl import categorical_kl, monte_carlo_kl
+    from igr.prior import fit_prior, match_moments
     from igr.recovery import QuadratureError, recovered_log_probs, recovered_log_probs_stick_breaking
     from igr.transforms import Planar, SoftmaxPlusPlus, StickBreaking, VertexInterpolation
 
@@ -50,6 +51,9 @@ _HOMES = {
     "monte_carlo_recovered": "distributions",
     "EstimatedOneHotCategorical": "distributions",
     "MonteCarlo": "distributions",
+    # priors
+    "fit_prior": "prior",
+    "match_moments": "prior",
     # divergences
     "monte_carlo_kl": "kl",
     "categorical_kl": "kl",
@@ -81,6 +85,8 @@ __all__ = [
     "monte_carlo_recovered",
     "EstimatedOneHotCategorical",
     "MonteCarlo",
+    "fit_prior",
+    "match_moments",
     "monte_carlo_kl",
     "categorical_kl",
 ]

@@ -73,47 +73,56 @@ def interpolate(f: Tensor, where: tuple[Tensor, Tensor]) -> Tensor:
     return value.reshape(first.shape)
 
 
+class Step(NamedTuple):
+    r"""What makes the next table f of each stick: offset + diagonal f + Σ_j density_j (f(v_j) - f), at R nodes."""
+
+    first: Tensor  # (B, n, R, J), the stencils of the v_j
+    position: Tensor
+    density: Tensor
+    diagonal: Tensor  # (B, n, R)
+    offset: Tensor
+
+    def take(self, k: int, f: Tensor, num_nodes: int) -> Tensor:
+        """The table after stick k from the one before, of which the first ``num_nodes`` entries are at the nodes."""
+        shifted = interpolate(f[..., :num_nodes], (self.first[:, k], self.position[:, k]))
+        change = (self.density[:, k] * (shifted - f.unsqueeze(-1))).sum(-1)
+        return self.offset[:, k] + self.diagonal[:, k] * f + change
+
+
 def stick_masses(mu: Tensor, sigma: Tensor, leftover: bool, num_nodes: int) -> Tensor:
     """The probabilities, not normalised, that each stick is the longest: (B, n) to (B, n), or (B, n + 1) with leftover.
 
     With the leftover, the last entry is the probability that it is the longest; without, it does not take part.
     """
-    grid = _grid(mu.detach(), sigma.detach(), leftover, num_nodes)
-    num_inner = max(8, num_nodes // 8)
-    before, none_longer = _forward(mu, sigma, grid, num_inner)
-    after = _backward(mu, sigma, grid, num_inner, leftover)
-    masses = _meet(mu, sigma, grid, before, after, 2 * num_nodes, leftover)
-    return torch.cat([masses, none_longer], -1) if leftover else masses
+    grid = stick_grid(mu, sigma, leftover, num_nodes)
+    before = tables_before(forward_step(mu, sigma, grid), grid)
+    after = tables_after(backward_step(mu, sigma, grid, leftover), grid, leftover)
+    masses = meet(mu, sigma, grid, before[:, :-1, :num_nodes], after, leftover)
+    return torch.cat([masses, before[:, -1, -1:]], -1) if leftover else masses
 
 
 @torch.no_grad()
-def _grid(mu: Tensor, sigma: Tensor, leftover: bool, num_nodes: int) -> Grid:
+def stick_grid(mu: Tensor, sigma: Tensor, leftover: bool, num_nodes: int) -> Grid:
     """Below its lower end, no stick can be the longest: sticks shorter than 1/2n leave more than half of the whole."""
     low = low_quantile_of_maximum(mu, sigma, -35.0).squeeze(-1).clamp(max=-math.log(2 * mu.shape[-1])) - 1.2
     high = ((mu.abs() if leftover else mu) + REACH * sigma).amax(-1).clamp(1.0, FAR)
     return Grid.between(low, high, num_nodes)
 
 
-def _forward(mu: Tensor, sigma: Tensor, grid: Grid, num_inner: int) -> tuple[Tensor, Tensor]:
-    r"""The tables :math:`A_0, \dots, A_{n-1}`, (B, n, Q), and :math:`A_n` at x = 0, (B, 1).
+def forward_step(mu: Tensor, sigma: Tensor, grid: Grid) -> Step:
+    r"""From :math:`A_{k-1}` to :math:`A_k`, at the nodes and, last, at x = 0.
 
-    .. math:: A_k(x) = \Phi_k(x) A_{k-1}(x) - \int_{y \le x} N_k(y) [A_{k-1}(x) - A_{k-1}(x - \log(1 + e^y))] dy.
+    .. math:: A_k(x) = \Phi_k(x) A_{k-1}(x) + \int_{y \le x} N_k(y) [A_{k-1}(x - \log(1 + e^y)) - A_{k-1}(x)] dy.
     """
-    x = F.pad(F.logsigmoid(grid.v), (0, 1)).unsqueeze(1)  # (B, 1, Q + 1), the last at zero
-    y, weight = _inner_rule(mu, sigma, x, None, num_inner)
+    x = F.pad(F.logsigmoid(grid.v), (0, 1)).unsqueeze(1)  # (B, 1, Q + 1)
+    y, weight = _inner_rule(mu, sigma, x, None, grid)
     first, position = grid.locate(logit_exp(x.unsqueeze(-1) - F.softplus(y)))
-    density = weight * pdf(y, mu[..., None, None], sigma[..., None, None])  # (B, n, Q + 1, J)
     cdf = ndtr((x - mu.unsqueeze(-1)) / sigma.unsqueeze(-1))
-    tables = [torch.ones_like(cdf[:, 0])]
-    for k in range(mu.shape[-1]):
-        a = tables[-1]
-        shifted = interpolate(a[..., :-1], (first[:, k], position[:, k]))
-        tables.append(cdf[:, k] * a - (density[:, k] * (a.unsqueeze(-1) - shifted)).sum(-1))
-    return torch.stack(tables[:-1], 1)[..., :-1], tables[-1][..., -1:]
+    return Step(first, position, weight * _pdf(y, mu, sigma), cdf, torch.zeros_like(cdf))
 
 
-def _backward(mu: Tensor, sigma: Tensor, grid: Grid, num_inner: int, leftover: bool) -> Tensor:
-    r"""The tables :math:`B_2, \dots, B_{n+1}`, (B, n, Q).
+def backward_step(mu: Tensor, sigma: Tensor, grid: Grid, leftover: bool) -> Step:
+    r"""From :math:`B_{k+1}` to :math:`B_k`, at the nodes.
 
     .. math:: B_k(x) = [\Phi_k(v) - \Phi_k(-v)]_+ + \Phi_k(-|v|) B_{k+1}(x)
         + \int_{y \le -|v|} N_k(y) [B_{k+1}(x + \log(1 + e^y)) - B_{k+1}(x)] dy.
@@ -121,28 +130,36 @@ def _backward(mu: Tensor, sigma: Tensor, grid: Grid, num_inner: int, leftover: b
     v = grid.v.unsqueeze(1)  # (B, 1, Q)
     x = F.logsigmoid(v)
     edge = _shortest(mu) - x if leftover else None  # below the support of B_{k+1}, what it takes to get there
-    y, weight = _inner_rule(mu, sigma, -v.abs(), edge, num_inner)
+    y, weight = _inner_rule(mu, sigma, -v.abs(), edge, grid)
     first, position = grid.locate(logit_exp(x.unsqueeze(-1) + F.softplus(y)))
     loc, scale = mu.unsqueeze(-1), sigma.unsqueeze(-1)
-    density = weight * pdf(y, loc.unsqueeze(-1), scale.unsqueeze(-1))  # (B, n, Q, J)
-    between = (ndtr((v - loc) / scale) - ndtr((-v - loc) / scale)).clamp(min=0.0)
     below = ndtr((-v.abs() - loc) / scale)
-    tables = [torch.full_like(between[:, 0], 0.0 if leftover else 1.0)]
-    for k in reversed(range(1, mu.shape[-1])):
-        b = tables[-1]
-        shifted = interpolate(b, (first[:, k], position[:, k]))
-        tables.append(between[:, k] + below[:, k] * b + (density[:, k] * (shifted - b.unsqueeze(-1))).sum(-1))
+    between = torch.where(v > 0, ndtr((v - loc) / scale) - below, 0.0)
+    return Step(first, position, weight * _pdf(y, mu, sigma), below, between)
+
+
+def tables_before(step: Step, grid: Grid) -> Tensor:
+    r""":math:`A_0, \dots, A_n`, (B, n + 1, Q + 1), the last node being x = 0."""
+    tables = [torch.ones_like(step.diagonal[:, 0])]
+    for k in range(step.diagonal.shape[1]):
+        tables.append(step.take(k, tables[-1], grid.v.shape[-1]))
+    return torch.stack(tables, 1)
+
+
+def tables_after(step: Step, grid: Grid, leftover: bool) -> Tensor:
+    r""":math:`B_2, \dots, B_{n+1}`, (B, n, Q)."""
+    tables = [torch.full_like(step.diagonal[:, 0], 0.0 if leftover else 1.0)]
+    for k in reversed(range(1, step.diagonal.shape[1])):
+        tables.append(step.take(k, tables[-1], grid.v.shape[-1]))
     return torch.stack(tables[::-1], 1)
 
 
-def _meet(
-    mu: Tensor, sigma: Tensor, grid: Grid, before: Tensor, after: Tensor, num_outer: int, leftover: bool
-) -> Tensor:
+def meet(mu: Tensor, sigma: Tensor, grid: Grid, before: Tensor, after: Tensor, leftover: bool) -> Tensor:
     r""":math:`P(k) = \int N_k(y) A_{k-1}(\log \mathrm{sigmoid}(y)) B_{k+1}(y) dy`, where B is one for y > 0."""
     flat = Grid(*(each.repeat_interleave(mu.shape[-1], 0) for each in grid))  # (B n, Q)
     before, after = before.flatten(0, 1), after.flatten(0, 1)
     loc, scale = mu.reshape(-1, 1), sigma.reshape(-1, 1)
-    x, w = gauss_legendre(num_outer, mu)
+    x, w = gauss_legendre(2 * grid.v.shape[-1], mu)
     with torch.no_grad():
         low, high = loc - REACH * scale, loc + REACH * scale
         if leftover:
@@ -163,16 +180,21 @@ def _meet(
 
 
 @torch.no_grad()
-def _inner_rule(mu: Tensor, sigma: Tensor, top: Tensor, edge: Tensor | None, num_nodes: int) -> tuple[Tensor, Tensor]:
-    """Nodes and weights, (B, n, Q, J), for y up to ``top`` and with log(1 + e^y) above ``edge``, denser at the top."""
-    loc, reach = mu.detach().unsqueeze(-1), REACH * sigma.detach().unsqueeze(-1)
+def _inner_rule(mu: Tensor, sigma: Tensor, top: Tensor, edge: Tensor | None, grid: Grid) -> tuple[Tensor, Tensor]:
+    """Nodes and weights, (B, n, R, J), for y up to ``top`` and with log(1 + e^y) above ``edge``, denser at the top."""
+    loc, reach = mu.detach().unsqueeze(-1), REACH * sigma.detach().unsqueeze(-1)  # detach reaches forward mode too
     high = top.minimum(loc + reach)
     low = loc - reach
     if edge is not None:
         low = low.maximum(torch.where(edge > 0, torch.expm1(edge).clamp(min=0.0).log(), -math.inf))
-    x, w = gauss_legendre(num_nodes, mu)
+    x, w = gauss_legendre(max(8, grid.v.shape[-1] // 8), mu)
     span = torch.log1p((high - low).clamp(min=0.0)).unsqueeze(-1)
     return high.unsqueeze(-1) - torch.expm1(span * x), w * span * torch.exp(span * x)
+
+
+def _pdf(y: Tensor, mu: Tensor, sigma: Tensor) -> Tensor:
+    """The densities of the sticks' normals at (B, n, R, J) points."""
+    return pdf(y, mu[..., None, None], sigma[..., None, None])
 
 
 def _shortest(mu: Tensor) -> Tensor:

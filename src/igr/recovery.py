@@ -233,6 +233,27 @@ class _LogMass(torch.autograd.Function):
         return (d_mu - rest) / sigma, (d_sigma - rest * last) / sigma, None, None, None, None, None
 
 
+@torch.no_grad()
+def masses_and_jacobian(mu: Tensor, sigma: Tensor, num_nodes: int = 192) -> tuple[Tensor, Tensor]:
+    r"""The probabilities of Proposition 2, not normalised, and the derivatives of the first K-1 by all locations.
+
+    .. math:: \frac{\partial P_k}{\partial \mu_j} = -\int_0^\infty F h_k h_j dt, \quad j \ne k, \qquad
+        F = \prod_j \Phi\Bigl(\frac{t - \mu_j}{\sigma_j}\Bigr), \quad
+        h_j = \frac{\phi}{\sigma_j \Phi}\Bigl(\frac{t - \mu_j}{\sigma_j}\Bigr),
+
+    a symmetric matrix, whose diagonal follows from :math:`\sum_j \partial P_k / \partial \mu_j = F(0) h_k(0)`: to move
+    all locations is to move the threshold. Shapes ``(B, K-1)`` to ``(B, K)`` and ``(B, K-1, K-1)``, for K above two.
+    """
+    summands, z = _summands(mu, sigma, *_window(mu, sigma), *gauss_legendre(num_nodes, mu))  # (B, K-1, Q)
+    last = log_ndtr(-mu / sigma).sum(-1, keepdim=True).exp()
+    masses = torch.cat([summands.logsumexp(-1).exp(), last], -1)
+    hazards = inverse_mills(z) / sigma.unsqueeze(-1)
+    jacobian = -summands.exp() @ hazards.mT
+    jacobian.diagonal(dim1=-2, dim2=-1).zero_()
+    threshold = last * inverse_mills(-mu / sigma) / sigma
+    return masses, jacobian + torch.diag_embed(threshold - jacobian.sum(-1))
+
+
 def _weighted_gradients(gradient: Tensor, mu: Tensor, sigma: Tensor, *rule: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients of the K-1 integrals in μ and σ, times σ."""
     summands, z = _summands(mu, sigma, *rule)

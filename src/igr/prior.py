@@ -1,0 +1,290 @@
+r"""Priors: parameters :math:`(\mu_0, \sigma_0)` whose recovered discrete distribution is a given :math:`p_0`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.distributions import (
+    Bernoulli,
+    Binomial,
+    Categorical,
+    Distribution,
+    Geometric,
+    NegativeBinomial,
+    OneHotCategorical,
+    Poisson,
+    Transform,
+)
+
+from igr._checks import check_parameter, describe, is_number
+from igr._locations import NEGLIGIBLE, countable_locations, gaussian_locations, refuse_zeros, stick_locations
+from igr.countable import CountableStickBreaking, StickSample
+from igr.distributions import InvertibleGaussian, Relaxation
+from igr.functional import location_scale
+from igr.transforms import StickBreaking
+
+__all__ = ["fit_prior", "match_moments"]
+
+Pmf = Callable[[Tensor], Tensor]
+
+
+def fit_prior(
+    p0: Tensor | Distribution | Pmf,
+    *,
+    temperature: float | Tensor,
+    scale: float | Tensor = 1.0,
+    flow: Transform | Sequence[Transform] | None = None,
+    delta: float | Tensor = 1.0,
+    precision: float = 0.99,
+    tolerance: float = 1e-6,
+    num_samples: int = 10_000,
+    num_steps: int = 1_000,
+    generator: torch.Generator | None = None,
+) -> InvertibleGaussian | CountableStickBreaking:
+    r"""A relaxation whose recovered discrete distribution is :math:`p_0`.
+
+    Only :math:`\mu_0` is fitted. The scale is given, since the discrete distribution leaves it free: multiplying
+    locations, scales and temperature by one number changes neither samples nor divergences.
+
+    Note:
+        Without a flow, Newton's method solves Proposition 2 to rounding error, and for a uniform :math:`p_0` it is the
+        closed form :math:`\mu_0 = -\sigma_0 \Phi^{-1}(K^{-1 / (K - 1)})`. With ``StickBreaking`` it solves the
+        recursions of :func:`igr.recovered_log_probs_stick_breaking`, exact to their error, along a path of scales that
+        fall from where the probabilities are products of hazards. With any other flow only samples are known, and
+        :func:`match_moments` fits :math:`E \tilde{z}` at the given temperature. Equation 14 as printed,
+        :math:`E \|\tilde{z} - p_0\|^2`, would be least for a point mass at :math:`p_0`; what is meant is
+        :math:`\|E \tilde{z} - p_0\|^2`.
+
+        On the integers, the result has one stick for each of the first n, where all later ones together have a
+        probability below ``tolerance``; the next stick takes all that is left.
+
+    References:
+        Equation 14, section 3.1.
+
+    Arguments:
+        p0: probabilities, shape ``(*, K)``; a ``Categorical``, ``OneHotCategorical``, ``Bernoulli`` or ``Binomial``;
+            or, for a distribution on all of the integers 0, 1, 2, ..., a ``Poisson``, ``Geometric`` or
+            ``NegativeBinomial`` or a function from a tensor of integers to their probabilities.
+        temperature: :math:`\tau` of the result.
+        scale: :math:`\sigma_0`, a number or broadcastable with ``(*, K-1)``.
+        flow: what comes before the softmax++: nothing, ``StickBreaking()``, or any other; its parameters stay as they
+            are. On the integers it is always stick-breaking.
+        delta: :math:`\delta` of the result.
+        precision: :math:`\rho` of the result, on the integers.
+        tolerance: the probability that may be left out on the integers.
+        num_samples: samples per step, where only samples are known.
+        num_steps: steps, where only samples are known.
+        generator: source of noise, where only samples are known.
+
+    Returns:
+        An :class:`igr.InvertibleGaussian`, or on the integers an :class:`igr.CountableStickBreaking`, without
+        gradients.
+
+    Raises:
+        ValueError: ``p0`` is no distribution, or asks for a probability of exactly zero, which no Gaussian gives (or
+            for a positive one where ``StickBreaking(leftover=False)`` gives zero).
+        RuntimeError: no solution was found.
+
+    Example:
+        >>> prior = fit_prior(torch.tensor([0.5, 0.3, 0.2]), temperature=0.1)
+        >>> prior.recovered().probs
+        tensor([0.5000, 0.3000, 0.2000])
+        >>> counts = fit_prior(torch.distributions.Poisson(3.0), temperature=0.1)
+        >>> counts.recovered().probs[:4]
+        tensor([0.0498, 0.1494, 0.2240, 0.2240])
+    """
+    target = _target(p0, tolerance)
+    if target.unbounded:
+        if flow is not None and type(flow) is not StickBreaking:
+            raise ValueError(f"on the integers the flow is StickBreaking(), got {flow}")
+        if not is_number(scale):
+            raise ValueError(f"on the integers scale must be one number, got {describe(scale)}")
+        loc = countable_locations(target.probs, float(scale)).to(target.like)
+        return CountableStickBreaking(loc, float(scale), temperature, precision, delta=delta)
+    probs = target.probs
+    loc, sigma = (x.double() for x in location_scale(torch.zeros_like(probs[..., 1:]), scale))
+    if flow is None:
+        rows = [gaussian_locations(p, s) for p, s in _rows(probs, sigma)]
+    elif type(flow) is StickBreaking:
+        rows = [stick_locations(p, s, flow.leftover) for p, s in _rows(probs, sigma)]
+    else:
+        loc = loc.to(target.like).clone().requires_grad_()
+        given = sigma.to(target.like)
+
+        def relaxation() -> InvertibleGaussian:
+            return InvertibleGaussian(loc, given, temperature, flow=flow, delta=delta)
+
+        match_moments(relaxation, [loc], probs, num_samples=num_samples, num_steps=num_steps, generator=generator)
+        return InvertibleGaussian(loc.detach(), given, temperature, flow=flow, delta=delta)
+    loc = torch.stack(rows).reshape(loc.shape).to(target.like)
+    return InvertibleGaussian(loc, sigma.to(target.like), temperature, flow=flow, delta=delta)
+
+
+def match_moments(
+    relaxation: Callable[[], Relaxation | CountableStickBreaking],
+    parameters: Sequence[Tensor],
+    p0: Tensor,
+    *,
+    num_samples: int = 1_000,
+    num_steps: int = 1_000,
+    learning_rate: float = 1e-2,
+    optimizer: torch.optim.Optimizer | None = None,
+    generator: torch.Generator | None = None,
+    callback: Callable[[int, float], None] | None = None,
+) -> list[float]:
+    r"""Fits parameters in place by stochastic gradients of :math:`\|E \tilde{z} - p_0\|^2`.
+
+    The squared error of the mean of ``num_samples`` samples is minimised by Adam. Its expectation exceeds what is
+    meant by the variance of that mean, :math:`O(1 / S)`.
+
+    References:
+        Equation 14, as it is meant.
+
+    Arguments:
+        relaxation: builds the relaxation from the current parameters.
+        parameters: what is optimised.
+        p0: :math:`p_0`, shape ``(*, K)``; on the integers the first K probabilities.
+        num_samples: samples S per step.
+        num_steps: steps.
+        learning_rate: of Adam, falling to zero by half a cosine over the steps.
+        optimizer: another optimizer of the parameters, whose learning rate is left alone.
+        generator: source of the noise.
+        callback: called with the number of steps done and the loss, at each step.
+
+    Returns:
+        The loss at each step, summed over rows.
+
+    Example:
+        >>> from igr import GumbelSoftmax
+        >>> logits = torch.zeros(3, requires_grad=True)
+        >>> losses = match_moments(lambda: GumbelSoftmax(0.1, logits), [logits], torch.tensor([0.5, 0.3, 0.2]))
+        >>> losses[-1] < losses[0]
+        True
+    """
+    fixed = optimizer is not None
+    optimizer = torch.optim.Adam(list(parameters), learning_rate) if optimizer is None else optimizer
+    losses = []
+    for step in range(num_steps):
+        if not fixed:
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate * 0.5 * (1 + math.cos(math.pi * step / num_steps))
+        optimizer.zero_grad()
+        mean = _mean(relaxation().rsample((num_samples,), generator=generator))
+        K = max(mean.shape[-1], p0.shape[-1])
+        mean, p = (F.pad(x, (0, K - x.shape[-1])) for x in (mean, p0.to(mean)))
+        loss = (mean - p).square().sum()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        if callback is not None:
+            callback(step + 1, losses[-1])
+    return losses
+
+
+def _mean(sample: Tensor | StickSample) -> Tensor:
+    return (sample.z if isinstance(sample, StickSample) else sample).mean(0)
+
+
+class _Target(NamedTuple):
+    probs: Tensor  # (*, K), float64; on the integers one entry more, for the tail
+    unbounded: bool
+    like: Tensor  # of the dtype and device of the result
+
+
+def _target(p0: Tensor | Distribution | Pmf, tolerance: float) -> _Target:
+    """What is asked for, as probabilities that have been checked."""
+    match p0:
+        case Tensor():
+            probs = check_parameter("p0", p0, "K")
+        case Categorical() | OneHotCategorical():
+            probs = p0.probs
+        case Bernoulli():
+            probs = torch.stack([1 - p0.probs, p0.probs], -1)
+        case Binomial():
+            probs = _binomial(p0)
+        case Poisson() | Geometric() | NegativeBinomial():
+            if p0.batch_shape:
+                raise ValueError(
+                    f"on the integers p0 must be one distribution, got batch shape {tuple(p0.batch_shape)}"
+                )
+            example = p0.mean.detach()
+            return _Target(_first_integers(_pmf_in_float64(p0), tolerance, example), True, example)
+        case Distribution():
+            raise TypeError(
+                f"no discrete distribution is known behind {p0}: give its probabilities as a tensor or as a function"
+            )
+        case _ if callable(p0):
+            example = torch.empty(0)
+            return _Target(_first_integers(p0, tolerance, example), True, example)
+        case _:
+            raise TypeError(f"p0 must be a tensor, a distribution or a function of integers, got {describe(p0)}")
+    return _Target(_checked(probs.detach().double()), False, probs.detach())
+
+
+def _pmf_in_float64(p0: Poisson | Geometric | NegativeBinomial) -> Pmf:
+    names = {Poisson: ("rate",), Geometric: ("probs",), NegativeBinomial: ("total_count", "probs")}
+    kind = next(each for each in names if isinstance(p0, each))
+    wide = kind(*(getattr(p0, name).detach().double() for name in names[kind]), validate_args=False)
+
+    def pmf(k: Tensor) -> Tensor:
+        log_p: Tensor = wide.log_prob(k.double())
+        return log_p.exp()
+
+    return pmf
+
+
+def _binomial(p0: Binomial) -> Tensor:
+    counts = p0.total_count
+    if bool((counts != counts.flatten()[0]).any()):
+        raise ValueError("p0 must have one total_count: the number of categories is one more")
+    n = int(counts.flatten()[0])
+    k = torch.arange(n + 1, dtype=torch.float64, device=p0.probs.device)
+    log_p: Tensor = Binomial(n, p0.probs.detach().double().unsqueeze(-1), validate_args=False).log_prob(k)
+    return log_p.exp().to(p0.probs)
+
+
+def _checked(probs: Tensor) -> Tensor:
+    """Rows that are probabilities, normalised."""
+    if not bool(probs.isfinite().all()) or bool((probs < 0).any()):
+        raise ValueError("p0 is not a distribution: its entries must be finite and not negative")
+    total = probs.sum(-1, keepdim=True)
+    if bool(((total - 1).abs() > 1e-5).any()):
+        worst = total.flatten()[(total - 1).abs().flatten().argmax()].item()
+        raise ValueError(f"p0 is not a distribution: a row sums to {worst:g} instead of one")
+    return probs / total
+
+
+def _first_integers(pmf: Pmf, tolerance: float, like: Tensor) -> Tensor:
+    """The probabilities of 0, ..., n - 1 and, last, of all others, which are at most ``tolerance``."""
+    if not 0 < tolerance < 0.5:
+        raise ValueError(f"tolerance must be in (0, 0.5), got {tolerance}")
+    n, limit = 64, 2**14
+    while True:
+        k = torch.arange(n, device=like.device)
+        probs = torch.as_tensor(pmf(k), device=like.device).detach().double()
+        if probs.shape != k.shape:
+            raise ValueError(f"p0 must return one probability for each of {n} integers, got shape {tuple(probs.shape)}")
+        if not bool(probs.isfinite().all()) or bool((probs < 0).any()) or bool(probs.sum() > 1 + 1e-5):
+            raise ValueError("p0 is not a distribution on the integers: entries are negative, or sum to more than one")
+        total = probs.cumsum(0)
+        if bool(total[-1] >= 1 - tolerance):
+            break
+        if n >= limit:
+            raise ValueError(
+                f"p0 is not a distribution on the integers 0, 1, ..., or its tail is too long: the first {n} sum to "
+                f"{total[-1].item():g}; use a larger tolerance"
+            )
+        n *= 2
+    n = int((total < 1 - tolerance).sum()) + 1
+    probs = torch.cat([probs[:n], (1 - total[n - 1 : n]).clamp(min=0.0)])
+    refuse_zeros(probs[:n])
+    return probs if probs[-1] > NEGLIGIBLE else probs[:-1] / probs[:-1].sum()
+
+
+def _rows(probs: Tensor, sigma: Tensor) -> list[tuple[Tensor, Tensor]]:
+    return list(zip(probs.reshape(-1, probs.shape[-1]), sigma.reshape(-1, sigma.shape[-1]), strict=True))
