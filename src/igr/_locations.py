@@ -35,17 +35,20 @@ def gaussian_locations(p: Tensor, sigma: Tensor) -> Tensor:
     if K == 2:
         quantile: Tensor = torch.special.ndtri(p[:1])
         return sigma * quantile
+    quantile = torch.special.ndtri(torch.as_tensor(K ** (-1 / (K - 1)), dtype=p.dtype, device=p.device))
+    start = -sigma * quantile  # uniform, if all scales are the same
     if bool(((p - 1 / K).abs() < 1e-9 / K).all()) and bool((sigma == sigma[0]).all()):
-        quantile = torch.special.ndtri(torch.as_tensor(K ** (-1 / (K - 1)), dtype=p.dtype, device=p.device))
-        return -sigma * quantile
+        return start
+
+    kept = torch.arange(K, device=p.device) != p.argmax()  # the likeliest is what the others leave
 
     def log_probs(mu: Tensor) -> tuple[Tensor, Tensor]:
         masses, jacobian = masses_and_jacobian(mu.unsqueeze(0), sigma.unsqueeze(0))
-        masses = masses[0, :-1].clamp(min=1e-30)
-        return masses.log(), jacobian[0] / masses.unsqueeze(-1)
+        masses = masses[0, kept].clamp(min=1e-30)
+        return masses.log(), jacobian[0, kept] / masses.unsqueeze(-1)
 
-    start = sigma * torch.special.ndtri((p[:-1] / (p[:-1] + p[-1])).clamp(1e-9, 1 - 1e-9))
-    return _follow(log_probs, start, p[:-1].clamp(min=1e-13).log(), sigma, 1e-11)
+    goal = p[kept].clamp(min=NEGLIGIBLE).log()
+    return _follow(log_probs, start, goal, sigma, p[kept] + 1e-6, 1e-11)
 
 
 def stick_locations(p: Tensor, sigma: Tensor, leftover: bool) -> Tensor:
@@ -110,7 +113,8 @@ def _sticks_at_scale(
         slope = jacobian[:-1] / masses[:-1, None] - tail_jacobian / tails[:, None]
         return _log_odds_of_hazards(masses)[fitted], slope[fitted][:, fitted]
 
-    found = _newton(log_odds, mu[fitted], _log_odds_of_hazards(p)[fitted], sigma[fitted], tolerance)
+    goal = _log_odds_of_hazards(p)[fitted]
+    found = _newton(log_odds, mu[fitted], goal, sigma[fitted], torch.ones_like(goal), tolerance)
     return None if found is None else mu.masked_scatter(fitted, found)
 
 
@@ -119,13 +123,16 @@ def _log_odds_of_hazards(p: Tensor) -> Tensor:
     return p[:-1].log() - p.flip(0).cumsum(0).flip(0)[1:].log()
 
 
-def _follow(f: Map, x: Tensor, goal: Tensor, sigma: Tensor, tolerance: float) -> Tensor:
+def _follow(f: Map, x: Tensor, goal: Tensor, sigma: Tensor, weight: Tensor, tolerance: float) -> Tensor:
     """Where f is ``goal``: along a straight path of goals from f at the start, in steps that Newton's method takes."""
     start, _ = f(x)
     done, step = 0.0, 1.0
     while done < 1:
         ahead = min(1.0, done + step)
-        found = _newton(f, x, start + ahead * (goal - start), sigma, tolerance if ahead == 1 else 1e-2)
+        if ahead == 1:
+            found = _newton(f, x, goal, sigma, weight, tolerance)
+        else:
+            found = _newton(f, x, start + ahead * (goal - start), sigma, torch.ones_like(weight), 1e-2)
         if found is not None:
             x, done, step = found, ahead, 2 * step
         elif step > 1e-3:
@@ -135,17 +142,19 @@ def _follow(f: Map, x: Tensor, goal: Tensor, sigma: Tensor, tolerance: float) ->
     return x
 
 
-def _newton(f: Map, x: Tensor, goal: Tensor, sigma: Tensor, tolerance: float) -> Tensor | None:
-    """Where f is ``goal``, if Newton's method finds it, in steps of at most one scale."""
+def _newton(f: Map, x: Tensor, goal: Tensor, sigma: Tensor, weight: Tensor, tolerance: float) -> Tensor | None:
+    """Where f is ``goal``, up to ``tolerance`` over ``weight``, if Newton's method finds it in steps within a scale."""
     best = math.inf
-    for _ in range(10):
+    for _ in range(12):
         value, slope = f(x)
-        error = (value - goal).abs().max().item()
-        if error < tolerance or (error > best / 2 and best < 1e-8):  # the second: as far as rounding lets it
+        error = (weight * (value - goal).abs()).max().item()
+        if error < tolerance or (error > best / 2 and best < 1e3 * tolerance):  # the second: as far as the rule lets it
             return x
         if not error < 4 * best:
             return None
         best = min(best, error)
-        step = torch.linalg.solve(slope, goal - value)
+        step, failed = torch.linalg.solve_ex(slope, goal - value)
+        if bool(failed) or not bool(step.isfinite().all()):
+            return None
         x = x + step * min(1.0, 1.0 / (step / sigma).abs().max().item())
     return None

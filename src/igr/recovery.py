@@ -235,14 +235,15 @@ class _LogMass(torch.autograd.Function):
 
 @torch.no_grad()
 def masses_and_jacobian(mu: Tensor, sigma: Tensor, num_nodes: int = 192) -> tuple[Tensor, Tensor]:
-    r"""The probabilities of Proposition 2, not normalised, and the derivatives of the first K-1 by all locations.
+    r"""The probabilities of Proposition 2, not normalised, and their derivatives by all locations.
 
     .. math:: \frac{\partial P_k}{\partial \mu_j} = -\int_0^\infty F h_k h_j dt, \quad j \ne k, \qquad
         F = \prod_j \Phi\Bigl(\frac{t - \mu_j}{\sigma_j}\Bigr), \quad
         h_j = \frac{\phi}{\sigma_j \Phi}\Bigl(\frac{t - \mu_j}{\sigma_j}\Bigr),
 
-    a symmetric matrix, whose diagonal follows from :math:`\sum_j \partial P_k / \partial \mu_j = F(0) h_k(0)`: to move
-    all locations is to move the threshold. Shapes ``(B, K-1)`` to ``(B, K)`` and ``(B, K-1, K-1)``, for K above two.
+    for k < K, where :math:`\sum_j \partial P_k / \partial \mu_j = F(0) h_k(0)`, since to move all locations is to move the
+    threshold, and :math:`\partial P_K / \partial \mu_j = -F(0) h_j(0)`. Shapes ``(B, K-1)`` to ``(B, K)`` and
+    ``(B, K, K-1)``, for K above two.
     """
     summands, z = _summands(mu, sigma, *_window(mu, sigma), *gauss_legendre(num_nodes, mu))  # (B, K-1, Q)
     last = log_ndtr(-mu / sigma).sum(-1, keepdim=True).exp()
@@ -251,7 +252,8 @@ def masses_and_jacobian(mu: Tensor, sigma: Tensor, num_nodes: int = 192) -> tupl
     jacobian = -summands.exp() @ hazards.mT
     jacobian.diagonal(dim1=-2, dim2=-1).zero_()
     threshold = last * inverse_mills(-mu / sigma) / sigma
-    return masses, jacobian + torch.diag_embed(threshold - jacobian.sum(-1))
+    jacobian = jacobian + torch.diag_embed(threshold - jacobian.sum(-1))
+    return masses, torch.cat([jacobian, -threshold.unsqueeze(-2)], -2)
 
 
 def _weighted_gradients(gradient: Tensor, mu: Tensor, sigma: Tensor, *rule: Tensor) -> tuple[Tensor, Tensor]:
