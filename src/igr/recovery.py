@@ -241,11 +241,11 @@ def masses_and_jacobian(mu: Tensor, sigma: Tensor, num_nodes: int = 192) -> tupl
         F = \prod_j \Phi\Bigl(\frac{t - \mu_j}{\sigma_j}\Bigr), \quad
         h_j = \frac{\phi}{\sigma_j \Phi}\Bigl(\frac{t - \mu_j}{\sigma_j}\Bigr),
 
-    for k < K, where :math:`\sum_j \partial P_k / \partial \mu_j = F(0) h_k(0)`, since to move all locations is to move the
-    threshold, and :math:`\partial P_K / \partial \mu_j = -F(0) h_j(0)`. Shapes ``(B, K-1)`` to ``(B, K)`` and
+    for k < K, where :math:`\sum_j \partial P_k / \partial \mu_j = F(0) h_k(0)`, since to move all locations is to move
+    the threshold, and :math:`\partial P_K / \partial \mu_j = -F(0) h_j(0)`. Shapes ``(B, K-1)`` to ``(B, K)`` and
     ``(B, K, K-1)``, for K above two.
     """
-    summands, z = _summands(mu, sigma, *_window(mu, sigma), *gauss_legendre(num_nodes, mu))  # (B, K-1, Q)
+    summands, z, _ = _summands(mu, sigma, *_window(mu, sigma), *gauss_legendre(num_nodes, mu))  # (B, K-1, Q)
     last = log_ndtr(-mu / sigma).sum(-1, keepdim=True).exp()
     masses = torch.cat([summands.logsumexp(-1).exp(), last], -1)
     hazards = inverse_mills(z) / sigma.unsqueeze(-1)
@@ -258,15 +258,15 @@ def masses_and_jacobian(mu: Tensor, sigma: Tensor, num_nodes: int = 192) -> tupl
 
 def _weighted_gradients(gradient: Tensor, mu: Tensor, sigma: Tensor, *rule: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients of the K-1 integrals in μ and σ, times σ."""
-    summands, z = _summands(mu, sigma, *rule)
+    summands, z, log_cdf = _summands(mu, sigma, *rule)
     weights = gradient.unsqueeze(-1) * summands.softmax(-1)  # (B, K-1, Q)
-    ratio = inverse_mills(z)
+    ratio = torch.exp(_log_pdf(z) - log_cdf)  # the inverse Mills ratio; no z is so far out that this would be inexact
     d_z = weights * (z + ratio) - ratio * weights.sum(-2, keepdim=True)
     return d_z.sum(-1), (z * d_z - weights).sum(-1)
 
 
-def _summands(mu: Tensor, sigma: Tensor, *rule: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-summands of the rule for every category, and the standardised nodes, both (B, K-1, Q)."""
+def _summands(mu: Tensor, sigma: Tensor, *rule: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-summands of the rule for every category, the standardised nodes and their log-cdfs, each (B, K-1, Q)."""
     t0, width, a, x, w = rule
     span = torch.log1p(width / a)
     y = span * x  # (B, Q)
@@ -274,12 +274,17 @@ def _summands(mu: Tensor, sigma: Tensor, *rule: Tensor) -> tuple[Tensor, Tensor]
     # t0 - μ first: it is exact for the narrow coordinates, whose μ is near t0
     z = ((t0 - mu).unsqueeze(-1) + (a * torch.expm1(y)).unsqueeze(-2)) / sigma.unsqueeze(-1)
     log_cdf = log_ndtr(z)
-    log_pdf = -0.5 * z.square() - (sigma.log() + 0.5 * math.log(2 * math.pi)).unsqueeze(-1)
-    return log_w.unsqueeze(-2) + log_cdf.sum(-2, keepdim=True) - log_cdf + log_pdf, z
+    log_pdf = _log_pdf(z) - sigma.log().unsqueeze(-1)
+    return log_w.unsqueeze(-2) + log_cdf.sum(-2, keepdim=True) - log_cdf + log_pdf, z, log_cdf
+
+
+def _log_pdf(z: Tensor) -> Tensor:
+    return -0.5 * z.square() - 0.5 * math.log(2 * math.pi)
 
 
 def _chunks(tensors: tuple[Tensor, ...], num_nodes: int) -> list[tuple[Tensor, ...]]:
     """Rows in chunks of a few million nodes, which keeps the memory down; all at once for a compiler."""
     rows, size = tensors[0].shape[0], tensors[0].shape[-1] * num_nodes
-    step = rows if torch.compiler.is_compiling() else max(1, 2**21 // size)
+    budget = 2**24 if tensors[0].is_cuda else 2**21  # a device is kept busy by more
+    step = rows if torch.compiler.is_compiling() else max(1, budget // size)
     return list(zip(*(t.split(max(step, 1)) for t in tensors), strict=True))
