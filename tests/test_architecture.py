@@ -16,7 +16,7 @@ LAYERS = (
     ("_checks",),
     ("_scalars",),
     ("functional", "quadrature", "schedules", "kernels"),
-    ("_normal", "_stick_recovery", "_stick_jacobian", "recovery", "_locations", "conditional"),
+    ("_normal", "_stick_recovery", "_stick_jacobian", "recovery", "_locations", "_winner", "conditional"),
     ("_constraints", "_planar", "transforms"),
     ("_bases", "_maps", "_kl_forms", "_relaxation", "_gumbel", "distributions", "countable"),
     ("kl",),

@@ -12,6 +12,12 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from igr import countable, distributions, functional, kl, nn, testing, transforms
+    from igr.conditional import (
+        conditional_path,
+        conditional_path_gumbel,
+        sample_conditional,
+        sample_conditional_gumbel,
+    )
     from igr.countable import CountableProbs, CountableStickBreaking, StickSample
     from igr.distributions import (
         BinaryConcrete,
@@ -51,6 +57,11 @@ _HOMES = {
     "monte_carlo_recovered": "distributions",
     "EstimatedOneHotCategorical": "distributions",
     "MonteCarlo": "distributions",
+    # the noise given the category
+    "sample_conditional": "conditional",
+    "conditional_path": "conditional",
+    "sample_conditional_gumbel": "conditional",
+    "conditional_path_gumbel": "conditional",
     # priors
     "fit_prior": "prior",
     "match_moments": "prior",
@@ -85,6 +96,10 @@ __all__ = [
     "monte_carlo_recovered",
     "EstimatedOneHotCategorical",
     "MonteCarlo",
+    "sample_conditional",
+    "conditional_path",
+    "sample_conditional_gumbel",
+    "conditional_path_gumbel",
     "fit_prior",
     "match_moments",
     "monte_carlo_kl",

@@ -1,0 +1,303 @@
+r"""The largest of independent normal coordinates, given that it is the k-th and positive.
+
+.. math:: p(m) \propto f(m) = \phi\Bigl(\frac{m - \mu_k}{\sigma_k}\Bigr)
+    \prod_{j \ne k} \Phi\Bigl(\frac{m - \mu_j}{\sigma_j}\Bigr), \quad m > 0.
+
+:math:`f` is log-concave. It lives between the two points where it is down by a factor of :math:`e^{-36}` from its mode,
+or where it begins at zero, and a coordinate whose :math:`\Phi` still changes at the distance s from the left one has a
+scale of at least about s / 17: left of its :math:`\mu_j` the curvature of :math:`\log f` is that of a normal of scale
+:math:`\sigma_j`. So a Gauss-Legendre rule in :math:`\log(1 + s / a)` resolves scales from 1e-3 to 1e3 side by side.
+Only differences of :math:`\log f` are ever computed, term by term, since :math:`\log f` itself may be -1e9.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from igr._checks import values_checkable
+from igr.quadrature import gauss_legendre
+
+DROP = 36.0  # what is exp(-36) times the largest does not matter
+MILLS = math.sqrt(2 / math.pi)
+
+
+class Race(NamedTuple):
+    """Normal coordinates and which of them wins, all (B, K-1)."""
+
+    mu: Tensor
+    sigma: Tensor
+    wins: Tensor
+
+
+class Window(NamedTuple):
+    """Where to integrate, and the scale of the grading there, all (B, 1)."""
+
+    start: Tensor
+    width: Tensor
+    a: Tensor
+
+
+def tail(z: Tensor) -> tuple[Tensor, Tensor]:
+    r""":math:`q(z) = \log \Phi(z) + \min(z, 0)^2 / 2` and :math:`q'(z)`, accurate and without overflow at any z."""
+    pair: tuple[Tensor, Tensor] = _Tail.apply(z)  # type: ignore[no-untyped-call]
+    return pair
+
+
+class _Tail(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(z: Tensor) -> tuple[Tensor, Tensor]:
+        scaled = torch.special.erfcx(z.abs() / math.sqrt(2))
+        density = (-0.5 * z.square()).exp()
+        q = torch.where(z < 0, 0.5 * scaled, 1 - 0.5 * scaled * density).log()
+        # below -far, z + φ/Φ would cancel; its expansion has a relative error of 706 / far^8
+        far = 12.0 if z.dtype == torch.float32 else 100.0
+        x = -1 / z.clamp(max=-far)
+        square = x.square()
+        left = torch.where(z < -far, x * (1 - square * (2 - square * (10 - 74 * square))), z + MILLS / scaled)
+        return q, torch.where(z < 0, left, MILLS * density / (2 - scaled * density))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor]) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, d_q: Tensor, d_e: Tensor) -> Tensor:
+        (z,) = ctx.saved_tensors
+        e = tail(z)[1]
+        gradient: Tensor = d_q * e + d_e * ((z < 0).to(z.dtype) - (e - z.clamp(max=0.0)) * (e + z.clamp(min=0.0)))
+        return gradient
+
+
+def slopes(race: Race, m: Tensor) -> tuple[Tensor, Tensor]:
+    """dm / dμ and dm / dσ, (B, K-1), with the value of the distribution function at m, (B, 1), kept fixed."""
+    pair: tuple[Tensor, Tensor] = _Slopes.apply(*race, m)  # type: ignore[no-untyped-call]
+    return pair
+
+
+def quantile(race: Race, logit: Tensor) -> Tensor:
+    """Where the log-odds of the distribution function are ``logit``, (B, 1)."""
+    return _by_rows(lambda *rows: (_quantile(Race(*rows[:3]), rows[3]),), 8, *race, logit)[0]
+
+
+class _Slopes(torch.autograd.Function):
+    """Without a graph, unless a second derivative is asked for."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(mu: Tensor, sigma: Tensor, wins: Tensor, m: Tensor) -> tuple[Tensor, ...]:
+        return _by_rows(_slopes, 8, mu, sigma, wins, m)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, d_mu: Tensor, d_sigma: Tensor) -> tuple[Tensor | None, ...]:
+        def pull(mu: Tensor, sigma: Tensor, wins: Tensor, m: Tensor, *gradient: Tensor) -> tuple[Tensor, ...]:
+            vjp = torch.func.vjp(lambda mu, sigma, m: _slopes(mu, sigma, wins, m), mu, sigma, m)[1]
+            gradients: tuple[Tensor, ...] = vjp(gradient)
+            return gradients
+
+        g_mu, g_sigma, g_m = _by_rows(pull, 8, *ctx.saved_tensors, d_mu, d_sigma)
+        return g_mu, g_sigma, None, g_m
+
+
+def _slopes(mu: Tensor, sigma: Tensor, wins: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
+    r"""From :math:`\log P - \log(1 - P)`, whose derivative at fixed m is a difference of mean scores."""
+    lower, upper = _windows(Race(mu.detach(), sigma.detach(), wins), m.detach())
+    lower = lower._replace(width=_positive(m - lower.start))  # the ends that are m move with it
+    upper = upper._replace(start=m)
+    race = (mu, sigma, wins)
+    log_below, *below = _by_rows(_mass_and_scores, 64, *race, *lower, lower.width)
+    log_above, *above = _by_rows(_mass_and_scores, 64, *race, *upper, torch.zeros_like(m))
+    weight = (log_below + log_above - torch.logaddexp(log_below, log_above)).exp()
+    return weight * (above[0] - below[0]), weight * (above[1] - below[1])
+
+
+@torch.no_grad()
+def _windows(race: Race, m: Tensor) -> tuple[Window, Window]:
+    """Below m and above m, each as far as the density matters there."""
+    mode = _mode(race)
+    low, high = torch.minimum(m, mode), torch.maximum(m, mode)
+    start = low - _reach(race, low, -1.0)
+    return _window(race, start, m - start), _window(race, m, high - m + _reach(race, high, 1.0))
+
+
+def _mass_and_scores(mu: Tensor, sigma: Tensor, wins: Tensor, *window: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """log of the mass in the window over the density at the distance ``at`` from its start, and averages over the
+    window of the derivatives of the log-density in μ and in σ, less those there."""
+    race, at = Race(mu, sigma, wins), window[-1]
+    s, log_w = _nodes(Window(*window[:3]), 40, 14, 192)
+    ratio, z, e = _log_ratio(race, _standard(race, window[0]), torch.cat([s, at], -1))
+    terms = log_w + ratio[..., :-1]
+    z, z_at, e, e_at = z[..., :-1], z[..., -1:], e[..., :-1], e[..., -1:]
+    step = (s - at).unsqueeze(-2) / sigma.unsqueeze(-1)  # z - z_at
+    mills, mills_at = e - z.clamp(max=0.0), e_at - z_at.clamp(max=0.0)
+    change = e - e_at - _fall(z, z_at, step)  # mills - mills_at
+    # z mills - z_at mills_at, which cancels far below the others' μ, and the form that does not, far above
+    moment = torch.where(torch.maximum(z, z_at) < 0, step * mills + z_at * change, z * mills - z_at * mills_at)
+    wins, weights = wins.unsqueeze(-1), terms.softmax(-1).unsqueeze(-2)
+    d_mu = (weights * torch.where(wins, step, -change)).sum(-1) / sigma
+    d_sigma = (weights * torch.where(wins, step * (z + z_at), -moment)).sum(-1) / sigma
+    return terms.logsumexp(-1, keepdim=True) - ratio[..., -1:], d_mu, d_sigma
+
+
+def _mass(mu: Tensor, sigma: Tensor, wins: Tensor, *window: Tensor) -> tuple[Tensor]:
+    """The first of :func:`_mass_and_scores`, for which fewer nodes do."""
+    race = Race(mu, sigma, wins)
+    s, log_w = _nodes(Window(*window[:3]), 32, 8, 96)
+    ratio = _log_ratio(race, _standard(race, window[0]), torch.cat([s, window[-1]], -1))[0]
+    return ((log_w + ratio[..., :-1]).logsumexp(-1, keepdim=True) - ratio[..., -1:],)
+
+
+def _quantile(race: Race, logit: Tensor) -> Tensor:
+    """A first guess from a coarse rule, the mass on either side of it from fine ones, the rest by Newton."""
+    mode = _mode(race)
+    start = mode - _reach(race, mode, -1.0)
+    whole = _window(race, start, mode - start + _reach(race, mode, 1.0))
+    m = start + _by_rows(_first_guess, 32, *race, *whole, logit.sigmoid())[0]
+    lower, upper = _window(race, start, m - start), _window(race, m, start - m + whole.width)
+    (log_below,) = _by_rows(_mass, 48, *race, *lower, lower.width)
+    (log_above,) = _by_rows(_mass, 48, *race, *upper, torch.zeros_like(m))
+    # the smaller of the two masses is brought to its target: its logarithm is concave in m
+    sign = torch.copysign(torch.ones_like(logit), -logit)
+    mass = torch.where(sign > 0, log_below, log_above).exp()
+    target = torch.logaddexp(log_below, log_above) + F.logsigmoid(-logit.abs())
+    here, (x, w) = _standard(race, m), gauss_legendre(8, m)
+    step = torch.zeros_like(m)
+    for _ in range(4):
+        ratio = _log_ratio(race, here, torch.cat([step * x, step], -1))[0].exp()
+        now = mass + sign * step * (w * ratio[..., :-1]).sum(-1, keepdim=True)
+        now = torch.maximum(now, 1e-4 * target.exp())  # a step too far
+        step = torch.maximum(step - sign * now * (now.log() - target) / ratio[..., -1:], -0.99 * m)
+    return m + step
+
+
+def _first_guess(mu: Tensor, sigma: Tensor, wins: Tensor, *window: Tensor) -> tuple[Tensor]:
+    """The distance from the start of the window with a mass of about v below: partial sums of a rule's weights."""
+    race, whole, v = Race(mu, sigma, wins), Window(*window[:3]), window[-1]
+    x, w = gauss_legendre(32, v)
+    s, log_w = _nodes(whole, 32, 0, 32)
+    mass = (log_w + _log_ratio(race, _standard(race, whole.start), s)[0]).softmax(-1)
+    total = mass.cumsum(-1)
+    cell = (total < v).sum(-1, keepdim=True).clamp(max=len(x) - 1)
+    mass = mass.gather(-1, cell)
+    share = ((v - total.gather(-1, cell) + mass) / _positive(mass)).clamp(0.0, 1.0)
+    y = (w.cumsum(0) - w)[cell] + share * w[cell]
+    return (whole.a * torch.expm1(torch.log1p(whole.width / whole.a) * y),)
+
+
+def _standard(race: Race, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The coordinates of t, standardised, with their :func:`tail`, all (B, K-1)."""
+    z = (t - race.mu) / race.sigma
+    return (z, *tail(z))
+
+
+def _log_ratio(race: Race, here: tuple[Tensor, Tensor, Tensor], s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """log f at the distances s, (B, Q), from a point, less that at the point; with z and q'(z), (B, K-1, Q)."""
+    start, q_start = here[0].unsqueeze(-1), here[1].unsqueeze(-1)
+    step = s.unsqueeze(-2) / race.sigma.unsqueeze(-1)
+    z = start + step
+    q, e = tail(z)
+    loses = q - q_start - 0.5 * _fall(z, start, step) * (z.clamp(max=0.0) + start.clamp(max=0.0))
+    return torch.where(race.wins.unsqueeze(-1), -0.5 * step * (z + start), loses).sum(-2), z, e
+
+
+def _fall(z: Tensor, start: Tensor, step: Tensor) -> Tensor:
+    """min(z, 0) - min(start, 0), where z is start + step: exact where both are negative, however large."""
+    return torch.where(torch.maximum(z, start) < 0, step, z.clamp(max=0.0) - start.clamp(max=0.0))
+
+
+def _derivatives(race: Race, z: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
+    """The first and minus the second derivative of log f, both (B, 1), from z and q'(z)."""
+    mills = e - z.clamp(max=0.0)
+    first = torch.where(race.wins, -z, mills) / race.sigma
+    second = torch.where(race.wins, 1.0, mills * (e + z.clamp(min=0.0))) / race.sigma.square()
+    return first.sum(-1, keepdim=True), second.sum(-1, keepdim=True)
+
+
+def _mode(race: Race) -> Tensor:
+    """The mode of f on t >= 0, from below.
+
+    The derivative of log f is convex and decreasing, so that Newton's step from anywhere ends below its root. It is
+    slow where the Φ of narrow coordinates saturate one after the other; there the logarithms of what pulls up and of
+    what pulls down, which is the winner's own density, are nearly straight.
+    """
+    mu, sigma = (torch.where(race.wins, x, 0.0).sum(-1, keepdim=True) for x in race[:2])
+    low, high = mu.clamp(min=0.0), torch.full_like(mu, math.inf)
+    t = low
+    for _ in range(16):
+        z, _, e = _standard(race, t)
+        first, second = _derivatives(race, z, e)
+        high = torch.where(first < 0, torch.minimum(high, t), high)
+        low = torch.maximum(low, t + first / second)
+        down = (t - mu) / sigma.square()
+        up = first + down
+        guess = t + (up.log() - down.log()) / ((second - 1 / sigma.square()) / up + 1 / (t - mu))
+        t = torch.where((guess > low) & (guess < high), guess, low)
+    return low
+
+
+def _reach(race: Race, t: Tensor, side: float) -> Tensor:
+    """How far from t, on a side where f falls, it is down by exp(-DROP), or zero is met."""
+    here = _standard(race, t)
+    slope = (-side * _derivatives(race, here[0], here[2])[0]).clamp(min=0.0)
+    sigma = torch.where(race.wins, race.sigma, 0.0).sum(-1, keepdim=True)
+    # the winner's own density and the slope at t alone; the others only add to the fall
+    most = 2 * DROP / (slope + (slope.square() + 2 * DROP / sigma.square()).sqrt())
+    most = torch.minimum(most, t) if side < 0 else most
+    distance = most
+    for _ in range(10 if side < 0 else 6):  # Newton on the n-th root of the fall, a power between 1 and 2 of a distance
+        ratio, z, e = _log_ratio(race, here, side * distance)
+        fall = (-ratio).clamp(min=0.0)
+        first, second = _derivatives(race, z[..., 0], e[..., 0])
+        slope = _positive(torch.maximum(-side * first, distance / sigma.square()))
+        root = 1 - (fall * second / slope.square()).clamp(0.0, 0.5)
+        newton = distance - (fall - DROP**root * fall ** (1 - root)) / (root * slope)
+        chord = distance * DROP / _positive(fall)  # the fall is convex: this is not beyond the solution, seen from here
+        inside = torch.where(fall > DROP, torch.maximum(newton, chord), torch.minimum(newton, chord))
+        distance = torch.minimum(inside, most)
+    return distance
+
+
+def _window(race: Race, start: Tensor, width: Tensor) -> Window:
+    """Graded by the narrowest coordinate that changes at the start, the slope there, and the width."""
+    z, _, e = _standard(race, start)
+    width, slope = _positive(width), _derivatives(race, z, e)[0].abs()
+    changes = (z < 8.5) & ~race.wins
+    finest = torch.where(changes, race.sigma / z.clamp(min=1.0), math.inf).amin(-1, keepdim=True)
+    return Window(start, width, 32 * torch.minimum(torch.minimum(1 / slope, width), finest))
+
+
+def _nodes(window: Window, fewest: int, per_span: int, most: int) -> tuple[Tensor, Tensor]:
+    """Distances from the start and log-weights, (B, Q); as many as the window asks for where that can be looked at."""
+    span = torch.log1p(window.width / window.a)
+    num_nodes = most
+    if span.device.type == "cpu" and span.numel() and values_checkable(span):
+        num_nodes = min(most, 16 * math.ceil((fewest + per_span * span.amax().item()) / 16))
+    x, w = gauss_legendre(num_nodes, span)
+    y = span * x
+    return window.a * torch.expm1(y), (w * span * window.a).log() + y
+
+
+def _positive(x: Tensor) -> Tensor:
+    """What has rounded to zero still has a logarithm, and its square an inverse."""
+    return x.clamp(min=math.sqrt(torch.finfo(x.dtype).tiny))
+
+
+def _by_rows(function: Callable[..., tuple[Tensor, ...]], num_nodes: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Applies a function to chunks of rows, which keeps the memory down, on the CPU within its caches."""
+    rows, size = tensors[0].shape[0], tensors[0].shape[-1] * num_nodes * tensors[0].element_size()
+    most = 2**19 if tensors[0].device.type == "cpu" else 2**27
+    step = rows if torch.compiler.is_compiling() else most // size
+    parts = [function(*chunk) for chunk in zip(*(t.split(max(step, 1)) for t in tensors), strict=True)]
+    return tuple(torch.cat(part) for part in zip(*parts, strict=True)) if len(parts) > 1 else parts[0]
