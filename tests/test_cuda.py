@@ -110,7 +110,8 @@ def test_priors_and_countable_sticks():
     assert drawn.is_cuda
     assert drawn.mean().item() == pytest.approx(3.0, abs=5 * math.sqrt(3.0 / 100_000))
     sticks = GrowingSticks(block=4).cuda()
-    sticks.attach(torch.optim.Adam(sticks.parameters()))
+    optimizer = torch.optim.Adam(sticks.parameters())
+    sticks.attach(optimizer)
     sample, log_q = sticks(0.5, 0.999).rsample_and_log_prob((100,))
     (sample.z.sum() + log_q.sum()).backward()
     assert all(p.grad is not None and p.grad.is_cuda for p in sticks.parameters())
