@@ -1,3 +1,4 @@
+import json
 import os
 import subprocess
 import sys
@@ -28,15 +29,23 @@ def python(source: str, *args: str, **env: str) -> subprocess.CompletedProcess[s
 def test_help_lists_commands():
     result = invoke("--help")
     assert result.exit_code == 0
-    assert "demo" in result.output
-    assert "--version" in result.output
+    for words in ("demo", "approximate", "--version"):
+        assert words in result.output
 
 
 def test_demo_help_lists_options():
     result = invoke("demo", "--help")
     assert result.exit_code == 0
-    for option in ("--out", "--seed", "--device", "runs/demo"):
+    for option in ("--out", "--seed", "--device", "--smoke", "runs/demo"):
         assert option in result.output
+
+
+def test_approximate_help_lists_options_and_names():
+    result = invoke("approximate", "--help")
+    assert result.exit_code == 0
+    options = ("--out", "--seed", "--device", "--steps", "--samples", "--tau", "--learning-rate", "--exact", "--smoke")
+    for words in (*options, "--fresh", "runs/approximate", "poisson, binomial, discrete, negative-binomial, geometric"):
+        assert words in result.output
 
 
 def test_version():
@@ -49,21 +58,49 @@ def test_module_is_the_command():
     assert (result.returncode, result.stdout.strip()) == (0, f"igr {igr.__version__}")
 
 
-def test_demo_writes_a_picture_and_says_where(tmp_path):
-    threads = torch.get_num_threads()
-    out = tmp_path / "a" / "b"
-    result = invoke("demo", "--out", str(out), "--seed", "1")
-    assert result.exit_code == 0, result.output
-    assert result.stdout.strip() == f"The picture is in {out / 'simplex.png'}"
-    assert result.stderr == ""  # no progress bar where there is no terminal
-    assert [file.name for file in out.iterdir()] == ["simplex.png"]
-    picture = (out / "simplex.png").read_bytes()
+def check_picture(path, least=100_000):
+    picture = path.read_bytes()
     assert picture.startswith(PNG)
-    assert 100_000 < len(picture) < 600_000
+    assert least < len(picture) < 600_000  # a blank one would be a few thousand
     width, height = (int.from_bytes(picture[i : i + 4], "big") for i in (16, 20))
     assert 900 < width < 1600
-    assert 700 < height < 1600
+    assert 400 < height < 1600
+
+
+def test_demo_writes_pictures_and_says_where(tmp_path):
+    threads = torch.get_num_threads()
+    out = tmp_path / "a" / "b"
+    result = invoke("demo", "--out", str(out), "--seed", "1", "--smoke")
+    assert result.exit_code == 0, result.output
+    pictures = [out / "simplex.png", out / "poisson.png"]
+    assert result.stdout.splitlines() == [f"The picture is in {picture}" for picture in pictures]
+    assert result.stderr == ""  # no progress bar where there is no terminal
+    assert {file.name for file in out.iterdir()} == {"simplex.png", "poisson.png", "records.jsonl"}
+    for picture in pictures:
+        check_picture(picture, least=50_000)
+    records = [json.loads(line) for line in (out / "records.jsonl").read_text().splitlines()]
+    assert {record["spec"].rpartition("/")[0] for record in records} == {"approximate/poisson"}
+    assert all(record["seed"] == 1 and record["smoke"] for record in records)
     assert torch.get_num_threads() == threads
+
+
+def test_approximate_prints_a_table_and_goes_on_from_its_records(tmp_path):
+    args = ("approximate", "uniform", "--smoke", "--exact", "--tau", "0.3", "--out", str(tmp_path / "new"))
+    first = invoke(*args)
+    assert first.exit_code == 0, first.output
+    assert first.stderr == ""
+    lines = first.stdout.splitlines()
+    assert lines[0].strip() == "Uniform on 10 categories: mean 4.5, variance 8.25"
+    assert [line.split()[0] for line in lines[2:11]] == ["IGR-I"] * 3 + ["IGR-SB"] * 3 + ["GS"] * 3
+    assert [" ".join(line.split()[:2]) for line in lines[11:13]] == ["IGR-I exact", "IGR-SB exact"]
+    assert lines[13] == f"The picture is in {tmp_path / 'new' / 'uniform.png'}"
+    assert lines[-1] == f"The records are in {tmp_path / 'new' / 'records.jsonl'}"
+    check_picture(tmp_path / "new" / "uniform.png", least=50_000)
+    before = (tmp_path / "new" / "records.jsonl").read_bytes()
+    assert all(json.loads(line)["tau"] == 0.3 for line in before.splitlines())
+    again = invoke(*args)
+    assert again.stdout == first.stdout  # the seconds as well, since nothing is fitted again
+    assert (tmp_path / "new" / "records.jsonl").read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -78,6 +115,16 @@ def test_demo_writes_a_picture_and_says_where(tmp_path):
         (["demo", "--device", "meta"], "'meta' does not work here"),
         (["demo", "--out", "file"], "is a file"),
         (["demo", "--out", "file/folder"], "cannot write"),
+        (["approximate"], "Missing argument"),
+        (["approximate", "frobnicate"], "no distribution is called 'frobnicate'; expected one of poisson, binomial"),
+        (["approximate", "uniform", "--tau", "0"], "0.0 is not a positive number"),
+        (["approximate", "uniform", "--tau", "nan"], "nan is not a positive number"),
+        (["approximate", "uniform", "--learning-rate", "-1"], "-1.0 is not a positive number"),
+        (["approximate", "uniform", "--steps", "0"], "--steps"),
+        (["approximate", "uniform", "--samples", "many"], "--samples"),
+        (["approximate", "uniform", "--device", "abacus"], "'abacus' does not work here"),
+        (["approximate", "uniform", "--smoke", "--out", "file"], "is a file"),
+        (["approximate", "uniform", "--smoke", "--out", "file/folder"], "cannot write"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -119,14 +166,59 @@ def test_interruption_leaves_no_partial_file(before, tmp_path):
     assert {file: file.read_bytes() for file in tmp_path.iterdir()} == ({picture: before} if before else {})
 
 
+# The second fit is interrupted.
+INTERRUPTED_FIT = """
+    import os, signal
+    from igr.paper import approximate
+
+    real, calls = approximate.match_moments, []
+
+    def match_moments(*args, **options):
+        calls.append(args)
+        if len(calls) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        return real(*args, **options)
+
+    approximate.match_moments = match_moments
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+"""
+
+
+def test_interruption_keeps_finished_fits(tmp_path):
+    result = python(INTERRUPTED_FIT, "approximate", "uniform", "--smoke", "--out", str(tmp_path))
+    assert (result.returncode, result.stderr, result.stdout) == (130, "igr: interrupted\n", "")
+    assert [file.name for file in tmp_path.iterdir()] == ["records.jsonl"]
+    kept = (tmp_path / "records.jsonl").read_text()
+    assert [json.loads(line)["spec"] for line in kept.splitlines()] == ["approximate/uniform/igr-i"]
+
+
+@pytest.mark.parametrize(
+    ("args", "content", "line"),
+    [
+        (["--learning-rate", "1e30"], "", "igr: IGR-I"),
+        ([], "no record", "igr: line 1 of records.jsonl is not a record; mend it, or remove the file"),
+    ],
+    ids=["learning rate", "records"],
+)
+def test_what_goes_wrong_is_one_line(args, content, line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "records.jsonl").write_text(content)
+    result = invoke("approximate", "uniform", "--smoke", "--out", ".", *args)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(line)
+    assert len(result.stderr.splitlines()) == 1
+    assert (tmp_path / "records.jsonl").read_text() == content
+
+
 @pytest.mark.parametrize(
     ("missing", "args", "what"),
     [
         ("typer", [], "the igr command"),
         ("rich", [], "the igr command"),
         ("matplotlib", ["demo"], "igr demo"),
+        ("matplotlib", ["approximate", "uniform", "--smoke"], "igr approximate"),
     ],
-    ids=["typer", "rich", "matplotlib"],
+    ids=["typer", "rich", "demo", "approximate"],
 )
 def test_missing_package_is_named(missing, args, what, tmp_path):
     result = python(f"import os, sys; os.chdir({str(tmp_path)!r}); sys.modules[{missing!r}] = None", *args)

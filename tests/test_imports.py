@@ -18,7 +18,9 @@ def imported_packages(importtime: str) -> set[str]:
     return {line.rsplit("|", 1)[1].strip().split(".")[0] for line in lines}
 
 
-@pytest.mark.parametrize("args", [("-c", "import igr"), ("-m", "igr", "--help")], ids=" ".join)
+@pytest.mark.parametrize(
+    "args", [("-c", "import igr"), ("-m", "igr", "--help"), ("-m", "igr", "approximate", "--help")], ids=" ".join
+)
 def test_stays_light(args):
     result = python("-X", "importtime", *args)
     assert result.returncode == 0, result.stderr

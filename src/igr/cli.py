@@ -3,8 +3,9 @@
 Nothing heavy is imported before a command needs it: ``igr --help`` loads neither torch nor matplotlib.
 """
 
+import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -14,6 +15,9 @@ from igr import __version__
 if TYPE_CHECKING:
     import torch
     import typer
+    from rich.table import Table
+
+    from igr.paper.approximate import Settings
 
 __all__ = ["build_app", "main"]
 
@@ -50,6 +54,7 @@ def build_app() -> "typer.Typer":
         """Continuous relaxations of discrete distributions."""
 
     _add_demo(app)
+    _add_approximate(app)
     return app
 
 
@@ -58,27 +63,129 @@ def _add_demo(app: "typer.Typer") -> None:
 
     @app.command()
     def demo(
-        out: Annotated[Path, typer.Option(help="Folder for the picture.", file_okay=False)] = Path("runs/demo"),
+        out: Annotated[Path, typer.Option(help="Folder for the pictures.", file_okay=False)] = Path("runs/demo"),
         seed: Annotated[int, typer.Option(help="Seed of the samples.", min=0, max=2**63 - 1)] = 0,
         device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1, ...")] = "cpu",
+        smoke: Annotated[bool, typer.Option("--smoke", help="Cut the fits short, to see that all works.")] = False,
     ) -> None:
-        """Draw densities and samples of four relaxations on the simplex, in a few seconds."""
+        """Draw four relaxations on the simplex, and their approximations of a Poisson distribution."""
         with _until_interrupted(), _progress() as report:
             report("importing torch", 0)
             try:
                 from igr.paper import demo as figure
+                from igr.paper.approximate import Settings, ticks
             except ModuleNotFoundError as error:
                 _needs("igr demo", error)
-            where = _device(device)
-            path = out / "simplex.png"
+            where, settings = _device(device), Settings(seed=seed)
+            settings = settings.shortened() if smoke else settings
+            total = figure.STEPS + ticks(["poisson"], exact=not smoke)
+            with _writing(out):
+                figure.create(out / "simplex.png", seed, where, lambda words: report(words, total))
+            _fit(["poisson"], settings, where, out, lambda words, n: report(words, total, n), exact=not smoke)
+        for name in ("simplex", "poisson"):
+            typer.echo(f"The picture is in {out / name}.png")
+
+
+def _add_approximate(app: "typer.Typer") -> None:
+    import typer
+    from rich.console import Console
+
+    from igr.paper.targets import TARGETS
+
+    choices = ", ".join([*TARGETS, "all"])
+
+    def known(names: list[str]) -> list[str]:
+        for name in names:
+            if name not in TARGETS and name != "all":
+                raise typer.BadParameter(f"no distribution is called {name!r}; expected one of {choices}")
+        return list(TARGETS) if "all" in names else list(dict.fromkeys(names))
+
+    def positive(value: float) -> float:
+        if not 0 < value < math.inf:
+            raise typer.BadParameter(f"{value} is not a positive number")
+        return value
+
+    @app.command()
+    def approximate(
+        name: Annotated[list[str], typer.Argument(metavar="NAME...", help=f"Of {choices}.", callback=known)],
+        out: Annotated[Path, typer.Option(help="Folder for the results.", file_okay=False)] = Path("runs/approximate"),
+        seed: Annotated[int, typer.Option(help="Seed of the samples.", min=0, max=2**63 - 1)] = 0,
+        device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1, ...")] = "cpu",
+        steps: Annotated[int, typer.Option(help="Steps of Adam, for every model.", min=1)] = 1_000,
+        samples: Annotated[int, typer.Option(help="Samples a step, for every model.", min=1)] = 1_000,
+        tau: Annotated[float, typer.Option(help="Temperature, for every model.", callback=positive)] = 0.01,
+        learning_rate: Annotated[float, typer.Option(help="Learning rate, for every model.", callback=positive)] = 0.01,
+        exact: Annotated[bool, typer.Option("--exact", help="Add the exact fits.")] = False,
+        smoke: Annotated[bool, typer.Option("--smoke", help="Cut the fits short, to see that all works.")] = False,
+        fresh: Annotated[bool, typer.Option("--fresh", help="Fit anew what is in the records.")] = False,
+    ) -> None:
+        """Fit IGR and GS to a discrete distribution; draw, print and record how close they come.
+
+        What the folder's records hold already, with the same settings, is not fitted again.
+        """
+        with _until_interrupted(), _progress() as report:
+            report("importing torch", 0)
             try:
-                out.mkdir(parents=True, exist_ok=True)
-                figure.create(path, seed, where, lambda words: report(words, figure.STEPS))
-            except OSError as error:
-                raise typer.BadParameter(
-                    f"cannot write {path}: {error.strerror or error}", param_hint="--out"
-                ) from error
-        typer.echo(f"The picture is in {path}")
+                from igr.paper.approximate import Settings, ticks
+            except ModuleNotFoundError as error:
+                _needs("igr approximate", error)
+            settings, where = Settings(steps, samples, tau, learning_rate, seed), _device(device)
+            settings, total = settings.shortened() if smoke else settings, ticks(name, exact)
+            report("starting", total)
+            tables = _fit(
+                name, settings, where, out, lambda words, n: report(words, total, n), exact=exact, fresh=fresh
+            )
+        console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+        for each, rows in zip(name, tables, strict=True):
+            console.print(rows)
+            typer.echo(f"The picture is in {out / each}.png\n")
+        typer.echo(f"The records are in {out / 'records.jsonl'}")
+
+
+def _fit(
+    names: Sequence[str],
+    settings: "Settings",
+    device: "torch.device",
+    out: Path,
+    report: Callable[[str, int], None],
+    *,
+    exact: bool,
+    fresh: bool = False,
+) -> "list[Table]":
+    """Fits what the records in the folder do not hold yet, draws a picture for each name, and returns its table."""
+    try:
+        from igr.paper.approximate import FitError, approximate
+        from igr.paper.approximate_figure import draw
+        from igr.paper.approximate_table import table
+        from igr.paper.records import RecordError
+        from igr.paper.style import save
+    except ModuleNotFoundError as error:
+        _needs("igr approximate", error)
+    tables, path = [], out / "records.jsonl"
+    for name in names:
+        try:
+            with _writing(out):
+                records = list(approximate(name, settings, device, path, report, exact=exact, fresh=fresh))
+                save(draw(records), out / f"{name}.png")
+        except (FitError, RecordError) as error:
+            print(f"igr: {error}", file=sys.stderr)
+            sys.exit(1)
+        tables.append(table(records))
+    return tables
+
+
+@contextmanager
+def _writing(out: Path) -> Iterator[None]:
+    """The folder is made, and what cannot be written there is the fault of --out."""
+    import typer
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise typer.BadParameter(
+            f"cannot write {error.filename or out}: {error.strerror or error}", param_hint="--out"
+        ) from error
 
 
 @contextmanager
@@ -92,7 +199,7 @@ def _until_interrupted() -> Iterator[None]:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[str, int], None]]:
+def _progress() -> Iterator[Callable[..., None]]:
     """A progress bar on a terminal, nothing elsewhere; the function it gives starts the next of so many steps."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
@@ -102,9 +209,9 @@ def _progress() -> Iterator[Callable[[str, int], None]]:
     with Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True) as progress:
         task = progress.add_task("", total=None)
 
-        def report(words: str, steps: int) -> None:
+        def report(words: str, steps: int, advance: int = 1) -> None:
             started = progress.tasks[0].total is not None
-            progress.update(task, description=words, total=steps or None, advance=1 if started else 0)
+            progress.update(task, description=words, total=steps or None, advance=advance if started else 0)
 
         yield report
 

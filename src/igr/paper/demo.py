@@ -6,9 +6,7 @@ The data (:func:`panel`, :func:`limit`) know nothing of the drawing (:func:`draw
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,8 @@ from torch import Tensor
 from igr import GumbelSoftmax, InvertibleGaussian, Planar, StickBreaking
 from igr.distributions import Relaxation
 from igr.paper.methods import METHODS
+from igr.paper.style import INK, STYLE, save
+from igr.paper.threads import one_thread
 
 __all__ = [
     "NAMES",
@@ -39,7 +39,6 @@ __all__ = [
     "limit",
     "panel",
     "relaxation",
-    "save",
     "simplex_grid",
 ]
 
@@ -140,22 +139,11 @@ def limit(name: str, seed: int = 0, device: torch.device | str = "cpu", *, num_s
 
 
 LOW, HIGH = -2.0, 2.0  # the range of log10 densities that colours tell apart
-INK = "#222222"
 CAPTION = """\
 Four relaxations of one discrete distribution, $p_0 = (0.5, 0.3, 0.2)$, and the hard samples that they tend to.
 Densities are with respect to Lebesgue measure on the first $K - 1$ coordinates; white is below the scale, or
 zero: IGR-SB does not reach the whole simplex. Dots are samples, near a vertex if a coordinate exceeds 0.95."""
 CENTRED: dict[str, Any] = {"ha": "center", "va": "center"}
-STYLE: Any = {
-    "font.family": "STIXGeneral",
-    "mathtext.fontset": "stix",
-    "font.size": 10.0,
-    "text.color": INK,
-    "axes.linewidth": 0.5,
-    "axes.edgecolor": INK,
-    "xtick.major.width": 0.5,
-    "xtick.color": INK,
-}
 
 
 def draw(data: Sequence[Panel], ends: Sequence[Limit]) -> Figure:
@@ -237,20 +225,10 @@ def _draw_key(figure: Figure) -> None:
     axes.tick_params(labelsize=9, length=2.5, pad=2)
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Writes the figure whole or not at all: under a temporary name first, which is then changed."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        figure.savefig(temporary, format="png", dpi=120, pil_kwargs={"optimize": True})
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def create(path: Path, seed: int, device: torch.device | str, report: Callable[[str], None]) -> None:
     """Computes, draws and saves the figure, and calls ``report`` with a few words before each step."""
     data, ends = [], []
-    with _one_thread():
+    with one_thread():
         for name in NAMES:
             for tau in TEMPERATURES:
                 report(f"{METHODS[name].label} at {tau:g}")
@@ -259,14 +237,3 @@ def create(path: Path, seed: int, device: torch.device | str, report: Callable[[
             ends.append(limit(name, seed, device))
     report("drawing")
     save(draw(data, ends), path)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Tensors this small gain nothing from several threads, and lose a lot on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
