@@ -389,8 +389,12 @@ def test_igr_sb_knows_what_it_relaxes():
     torch.testing.assert_close(
         InvertibleReparameterization(Normal(loc, 1.2), VertexInterpolation(0.5)).recovered().probs, q.recovered().probs
     )
-    literal = InvertibleGaussian(loc, 1.2, 0.1, flow=StickBreaking(leftover=False)).recovered()
+    leaf = loc.clone().requires_grad_()
+    literal = InvertibleGaussian(leaf, 1.2, 0.1, flow=StickBreaking(leftover=False)).recovered()
     assert literal.probs[-1] == 0
+    uniform = torch.distributions.OneHotCategorical(logits=torch.zeros(4))
+    (gradient,) = torch.autograd.grad(torch.distributions.kl_divergence(literal, uniform), leaf)
+    assert gradient.isfinite().all()
     frequencies = q.hard_rsample((200_000,)).mean(0)
     assert (q.recovered().probs - frequencies).abs().max() < 5 * 0.5 / math.sqrt(200_000)
 

@@ -240,6 +240,19 @@ def test_two_sticks_match_quad(loc: tuple[float, float], scale: tuple[float, flo
         assert distance < (1e-6 if min(scale) >= 0.05 else 1e-3)
 
 
+@pytest.mark.parametrize(("K", "scale"), [(20, 0.05), (50, 0.1), (4, 0.02)])
+def test_narrow_scales_get_the_nodes_they_ask_for(K: int, scale: float):
+    loc = -torch.arange(K - 1, 0, -1, dtype=DOUBLE).log()  # sticks of about one length
+    loc = torch.cat([loc, loc.new_tensor([50.0])])  # and one that takes all that is left, which costs no nodes
+    scale = torch.full((K,), scale, dtype=DOUBLE)
+    log_p, error = recovered_log_probs_stick_breaking(loc, scale, return_error=True)
+    assert error.residual < 1e-4
+    assert error.num_nodes > 256
+    found, _ = sticks_won(loc, scale, 1_000_000)
+    p = log_p.exp().numpy()
+    assert np.abs((found - p) / np.sqrt(np.maximum(p * (1 - p), 1e-7) / 1e6)).max() < 5
+
+
 @pytest.mark.parametrize("leftover", [True, False])
 def test_the_residual_of_sticks_is_their_error(leftover: bool):
     loc, scale = 2 * torch.randn(6, 6, dtype=DOUBLE) - 1, torch.exp(torch.randn(6, 6, dtype=DOUBLE) - 0.5)

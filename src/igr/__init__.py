@@ -11,7 +11,19 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from igr import countable, distributions, functional, kl, nn, testing, transforms
+    from igr import (
+        conditional,
+        countable,
+        distributions,
+        functional,
+        kl,
+        nn,
+        prior,
+        quadrature,
+        recovery,
+        testing,
+        transforms,
+    )
     from igr.conditional import (
         conditional_path,
         conditional_path_gumbel,
@@ -33,7 +45,19 @@ if TYPE_CHECKING:
     from igr.recovery import QuadratureError, recovered_log_probs, recovered_log_probs_stick_breaking
     from igr.transforms import Planar, SoftmaxPlusPlus, StickBreaking, VertexInterpolation
 
-_MODULES = ("countable", "distributions", "functional", "kl", "nn", "testing", "transforms")
+_MODULES = (
+    "conditional",
+    "countable",
+    "distributions",
+    "functional",
+    "kl",
+    "nn",
+    "prior",
+    "quadrature",
+    "recovery",
+    "testing",
+    "transforms",
+)
 
 _HOMES = {
     # distributions on the simplex
@@ -72,11 +96,15 @@ _HOMES = {
 
 __all__ = [
     "__version__",
+    "conditional",
     "countable",
     "distributions",
     "functional",
     "kl",
     "nn",
+    "prior",
+    "quadrature",
+    "recovery",
     "testing",
     "transforms",
     "InvertibleReparameterization",

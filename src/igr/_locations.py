@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from igr._stick_jacobian import stick_masses_and_jacobian
+from igr._stick_recovery import nodes_for_sticks
 from igr.recovery import masses_and_jacobian
 
 SURE = 50.0  # the location of a stick that takes all that is left
@@ -20,17 +21,17 @@ Map = Callable[[Tensor], tuple[Tensor, Tensor]]  # from x to a value and its Jac
 
 def refuse_zeros(p: Tensor) -> None:
     """Gaussian noise gives every category a positive probability."""
-    zeros = (p == 0).nonzero().flatten().tolist()
+    zeros = (p == 0).nonzero()[:, -1].unique().tolist()
     if zeros:
+        which = ", ".join(map(str, zeros[:5])) + (", ..." if len(zeros) > 5 else "")
         raise ValueError(
-            f"p0 is zero for categories {zeros}, but Gaussian noise gives every category a positive probability: "
+            f"p0 is zero for categories {which}, but Gaussian noise gives every category a positive probability: "
             "leave these out, or give them a small probability"
         )
 
 
 def gaussian_locations(p: Tensor, sigma: Tensor) -> Tensor:
     """The locations of IGR-I, (K,) to (K-1,)."""
-    refuse_zeros(p)
     K = len(p)
     if K == 2:
         quantile: Tensor = torch.special.ndtri(p[:1])
@@ -54,7 +55,6 @@ def gaussian_locations(p: Tensor, sigma: Tensor) -> Tensor:
 def stick_locations(p: Tensor, sigma: Tensor, leftover: bool) -> Tensor:
     """The locations of IGR-SB, (K,) to (K-1,)."""
     if leftover:
-        refuse_zeros(p)
         return _hazard_locations(p, sigma)
     if bool(p[-1] != 0):
         raise ValueError(
@@ -91,7 +91,7 @@ def _hazard_locations(p: Tensor, sigma: Tensor) -> Tensor:
         elif ratio < 0.97:
             found, ratio = mu, math.sqrt(ratio)
     if found is not None:
-        found = _sticks_at_scale(p, sigma, found, 512 if len(p) < 40 else 256, 1e-10)
+        found = _sticks_at_scale(p, sigma, found, final=True)
     if found is None:
         raise RuntimeError(
             f"no locations were found for p0 at this scale, only at {factor:.2g} times it: use a larger scale"
@@ -99,12 +99,12 @@ def _hazard_locations(p: Tensor, sigma: Tensor) -> Tensor:
     return found
 
 
-def _sticks_at_scale(
-    p: Tensor, sigma: Tensor, mu: Tensor, num_nodes: int = 128, tolerance: float = 1e-3
-) -> Tensor | None:
+def _sticks_at_scale(p: Tensor, sigma: Tensor, mu: Tensor, *, final: bool = False) -> Tensor | None:
     """Newton's method on the log-odds of the hazards; sticks of negligible probability are kept out of the way."""
     fitted = p[:-1] > NEGLIGIBLE
     mu = torch.where(fitted, mu, -math.log(len(p)) - 7 * sigma)
+    needed = math.ceil(nodes_for_sticks(mu, sigma).item())
+    num_nodes = min(2048, max(needed, 512 if len(p) < 40 else 256)) if final else min(1024, max(needed // 2, 128))
 
     def log_odds(free: Tensor) -> tuple[Tensor, Tensor]:
         masses, jacobian = stick_masses_and_jacobian(mu.masked_scatter(fitted, free), sigma, True, num_nodes)
@@ -114,7 +114,7 @@ def _sticks_at_scale(
         return _log_odds_of_hazards(masses)[fitted], slope[fitted][:, fitted]
 
     goal = _log_odds_of_hazards(p)[fitted]
-    found = _newton(log_odds, mu[fitted], goal, sigma[fitted], torch.ones_like(goal), tolerance)
+    found = _newton(log_odds, mu[fitted], goal, sigma[fitted], torch.ones_like(goal), 1e-10 if final else 1e-3)
     return None if found is None else mu.masked_scatter(fitted, found)
 
 

@@ -179,8 +179,8 @@ class Relaxation(Distribution, ABC):
             NotImplementedError: only samples know, and ``num_samples`` is not given.
         """
         log_p = self._recovered_log_probs()
-        if log_p is not None:
-            return OneHotCategorical(logits=log_p, validate_args=False)
+        if log_p is not None:  # what is impossible has a logit that is finite, and with it gradients of divergences
+            return OneHotCategorical(logits=log_p.clamp(min=torch.finfo(log_p.dtype).min / 4), validate_args=False)
         if num_samples is None:
             raise NotImplementedError(
                 f"the discrete distribution behind {self} is known through samples only: use "

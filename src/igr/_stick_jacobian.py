@@ -19,7 +19,7 @@ from igr._stick_recovery import (
     backward_step,
     forward_step,
     meet,
-    stick_grid,
+    stick_range,
     tables_after,
     tables_before,
 )
@@ -28,16 +28,16 @@ from igr._stick_recovery import (
 def stick_masses_and_jacobian(mu: Tensor, sigma: Tensor, leftover: bool, num_nodes: int) -> tuple[Tensor, Tensor]:
     """The masses of one row of n sticks, and their derivatives by its locations: (n,) to (K,) and (K, n)."""
     mu, sigma = mu.detach().unsqueeze(0), sigma.detach().unsqueeze(0)
-    grid = stick_grid(mu, sigma, leftover, num_nodes)
+    grid = Grid.between(*stick_range(mu, sigma), num_nodes)
     forward, forward_slope = _with_slope(lambda m: forward_step(m, sigma, grid), mu)
     backward, backward_slope = _with_slope(lambda m: backward_step(m, sigma, grid, leftover), mu)
     before, after = tables_before(forward, grid), tables_after(backward, grid, leftover)
-    mu, used, after = mu.requires_grad_(), before[:, :-1, :num_nodes].requires_grad_(), after.requires_grad_()
+    mu, used, after = mu.requires_grad_(), before[:, :-1].clone().requires_grad_(), after.requires_grad_()
     with torch.enable_grad():
         masses = meet(mu, sigma, grid, used, after, leftover)
         own, by_before, by_after = torch.autograd.grad(masses.sum(), (mu, used, after))  # each mass has its own rows
     jacobian = own[0].diag_embed() + _through_later(backward, backward_slope, after.detach(), by_after, grid)
-    masses, by_before = masses.detach()[0], F.pad(by_before[0], (0, 1))
+    masses, by_before = masses.detach()[0], by_before[0]
     if leftover:
         masses = torch.cat([masses, before[0, -1, -1:]])
         at_zero = torch.zeros_like(by_before[:1])

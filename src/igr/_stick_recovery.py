@@ -24,7 +24,7 @@ from igr._normal import low_quantile_of_maximum, ndtr, pdf
 from igr.quadrature import gauss_legendre
 
 REACH = 8.5  # standard deviations beyond which a normal has less than 1e-16 of its mass
-FAR = 40.0  # 1 - sigmoid(FAR) is nothing
+FAR = 25.0  # 1 - sigmoid(FAR) is nothing
 CORE = 20.0  # nodes are evenly spaced in asinh(v / CORE): evenly for common scales, ever farther apart for large ones
 STENCIL = 6  # nodes that one interpolation uses
 
@@ -94,19 +94,31 @@ def stick_masses(mu: Tensor, sigma: Tensor, leftover: bool, num_nodes: int) -> T
 
     With the leftover, the last entry is the probability that it is the longest; without, it does not take part.
     """
-    grid = stick_grid(mu, sigma, leftover, num_nodes)
+    grid = Grid.between(*stick_range(mu, sigma), num_nodes)
     before = tables_before(forward_step(mu, sigma, grid), grid)
     after = tables_after(backward_step(mu, sigma, grid, leftover), grid, leftover)
-    masses = meet(mu, sigma, grid, before[:, :-1, :num_nodes], after, leftover)
+    masses = meet(mu, sigma, grid, before[:, :-1], after, leftover)
     return torch.cat([masses, before[:, -1, -1:]], -1) if leftover else masses
 
 
 @torch.no_grad()
-def stick_grid(mu: Tensor, sigma: Tensor, leftover: bool, num_nodes: int) -> Grid:
-    """Below its lower end, no stick can be the longest: sticks shorter than 1/2n leave more than half of the whole."""
+def stick_range(mu: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
+    """Where tables are needed, both (B,).
+
+    Below, no stick can be the longest: sticks shorter than 1/2n leave more than half of the whole. Above, tables are
+    flat but for sticks that surely take all there is, which need not be resolved.
+    """
     low = low_quantile_of_maximum(mu, sigma, -35.0).squeeze(-1).clamp(max=-math.log(2 * mu.shape[-1])) - 1.2
-    high = ((mu.abs() if leftover else mu) + REACH * sigma).amax(-1).clamp(1.0, FAR)
-    return Grid.between(low, high, num_nodes)
+    sure = mu - REACH * sigma >= FAR
+    return low, torch.where(sure, 0.0, mu.abs() + REACH * sigma).amax(-1).clamp(1.0, FAR)
+
+
+@torch.no_grad()
+def nodes_for_sticks(mu: Tensor, sigma: Tensor) -> Tensor:
+    """How many nodes rows ask for, (*, n) to (*): four to the narrowest scale."""
+    low, high = stick_range(mu, sigma)
+    width = CORE * (torch.asinh(high / CORE) - torch.asinh(low / CORE))
+    return 4 * width / sigma.amin(-1)
 
 
 def forward_step(mu: Tensor, sigma: Tensor, grid: Grid) -> Step:
@@ -155,11 +167,14 @@ def tables_after(step: Step, grid: Grid, leftover: bool) -> Tensor:
 
 
 def meet(mu: Tensor, sigma: Tensor, grid: Grid, before: Tensor, after: Tensor, leftover: bool) -> Tensor:
-    r""":math:`P(k) = \int N_k(y) A_{k-1}(\log \mathrm{sigmoid}(y)) B_{k+1}(y) dy`, where B is one for y > 0."""
+    r""":math:`P(k) = \int N_k(y) A_{k-1}(\log \mathrm{sigmoid}(y)) B_{k+1}(y) dy`, where B is one for y > 0.
+
+    ``before`` has the nodes and, last, x = 0.
+    """
     flat = Grid(*(each.repeat_interleave(mu.shape[-1], 0) for each in grid))  # (B n, Q)
     before, after = before.flatten(0, 1), after.flatten(0, 1)
     loc, scale = mu.reshape(-1, 1), sigma.reshape(-1, 1)
-    x, w = gauss_legendre(2 * grid.v.shape[-1], mu)
+    x, w = gauss_legendre(min(512, 2 * grid.v.shape[-1]), mu)
     with torch.no_grad():
         low, high = loc - REACH * scale, loc + REACH * scale
         if leftover:
@@ -172,7 +187,9 @@ def meet(mu: Tensor, sigma: Tensor, grid: Grid, before: Tensor, after: Tensor, l
         low = low.clamp(min=0.0)
         width = (high - low).clamp(min=0.0)
         y_positive, weight_positive = low + width * x, w * width
-    mass = (weight_positive * pdf(y_positive, loc, scale) * interpolate(before, flat.locate(y_positive))).sum(-1)
+    before, at_zero = before[:, :-1], before[:, -1:]
+    reached = torch.where(y_positive < FAR, interpolate(before, flat.locate(y_positive)), at_zero)
+    mass = (weight_positive * pdf(y_positive, loc, scale) * reached).sum(-1)
     for y, weight, v in pieces:
         both = interpolate(before, flat.locate(y)) * interpolate(after, flat.locate(v))
         mass = mass + (weight * pdf(y, loc, scale) * both).sum(-1)
@@ -187,7 +204,7 @@ def _inner_rule(mu: Tensor, sigma: Tensor, top: Tensor, edge: Tensor | None, gri
     low = loc - reach
     if edge is not None:
         low = low.maximum(torch.where(edge > 0, torch.expm1(edge).clamp(min=0.0).log(), -math.inf))
-    x, w = gauss_legendre(max(8, grid.v.shape[-1] // 8), mu)
+    x, w = gauss_legendre(min(64, max(8, grid.v.shape[-1] // 8)), mu)
     span = torch.log1p((high - low).clamp(min=0.0)).unsqueeze(-1)
     return high.unsqueeze(-1) - torch.expm1(span * x), w * span * torch.exp(span * x)
 

@@ -84,7 +84,7 @@ def slopes(race: Race, m: Tensor) -> tuple[Tensor, Tensor]:
 
 def quantile(race: Race, logit: Tensor) -> Tensor:
     """Where the log-odds of the distribution function are ``logit``, (B, 1)."""
-    return _by_rows(lambda *rows: (_quantile(Race(*rows[:3]), rows[3]),), 8, *race, logit)[0]
+    return _by_rows(lambda *rows: (_quantile(Race(*rows[:3]), rows[3]),), 1, *race, logit)[0]
 
 
 class _Slopes(torch.autograd.Function):
@@ -94,7 +94,7 @@ class _Slopes(torch.autograd.Function):
 
     @staticmethod
     def forward(mu: Tensor, sigma: Tensor, wins: Tensor, m: Tensor) -> tuple[Tensor, ...]:
-        return _by_rows(_slopes, 8, mu, sigma, wins, m)
+        return _by_rows(_slopes, 1, mu, sigma, wins, m)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
@@ -107,7 +107,7 @@ class _Slopes(torch.autograd.Function):
             gradients: tuple[Tensor, ...] = vjp(gradient)
             return gradients
 
-        g_mu, g_sigma, g_m = _by_rows(pull, 8, *ctx.saved_tensors, d_mu, d_sigma)
+        g_mu, g_sigma, g_m = _by_rows(pull, 64, *ctx.saved_tensors, d_mu, d_sigma)
         return g_mu, g_sigma, None, g_m
 
 
@@ -143,7 +143,7 @@ def _mass_and_scores(mu: Tensor, sigma: Tensor, wins: Tensor, *window: Tensor) -
     step = (s - at).unsqueeze(-2) / sigma.unsqueeze(-1)  # z - z_at
     mills, mills_at = e - z.clamp(max=0.0), e_at - z_at.clamp(max=0.0)
     change = e - e_at - _fall(z, z_at, step)  # mills - mills_at
-    # z mills - z_at mills_at, which cancels far below the others' μ, and the form that does not, far above
+    # z mills - z_at mills_at, in a form that does not cancel where both are far below zero
     moment = torch.where(torch.maximum(z, z_at) < 0, step * mills + z_at * change, z * mills - z_at * mills_at)
     wins, weights = wins.unsqueeze(-1), terms.softmax(-1).unsqueeze(-2)
     d_mu = (weights * torch.where(wins, step, -change)).sum(-1) / sigma
@@ -168,10 +168,17 @@ def _quantile(race: Race, logit: Tensor) -> Tensor:
     lower, upper = _window(race, start, m - start), _window(race, m, start - m + whole.width)
     (log_below,) = _by_rows(_mass, 48, *race, *lower, lower.width)
     (log_above,) = _by_rows(_mass, 48, *race, *upper, torch.zeros_like(m))
+    return _by_rows(_refined, 8, *race, m, log_below, log_above, logit)[0]
+
+
+def _refined(mu: Tensor, sigma: Tensor, wins: Tensor, m: Tensor, *odds: Tensor) -> tuple[Tensor]:
+    """From the masses on either side of m to where their log-odds are the last argument."""
+    log_below, log_above, logit = odds
     # the smaller of the two masses is brought to its target: its logarithm is concave in m
     sign = torch.copysign(torch.ones_like(logit), -logit)
     mass = torch.where(sign > 0, log_below, log_above).exp()
     target = torch.logaddexp(log_below, log_above) + F.logsigmoid(-logit.abs())
+    race = Race(mu, sigma, wins)
     here, (x, w) = _standard(race, m), gauss_legendre(8, m)
     step = torch.zeros_like(m)
     for _ in range(4):
@@ -179,7 +186,7 @@ def _quantile(race: Race, logit: Tensor) -> Tensor:
         now = mass + sign * step * (w * ratio[..., :-1]).sum(-1, keepdim=True)
         now = torch.maximum(now, 1e-4 * target.exp())  # a step too far
         step = torch.maximum(step - sign * now * (now.log() - target) / ratio[..., -1:], -0.99 * m)
-    return m + step
+    return (m + step,)
 
 
 def _first_guess(mu: Tensor, sigma: Tensor, wins: Tensor, *window: Tensor) -> tuple[Tensor]:
@@ -295,9 +302,9 @@ def _positive(x: Tensor) -> Tensor:
 
 
 def _by_rows(function: Callable[..., tuple[Tensor, ...]], num_nodes: int, *tensors: Tensor) -> tuple[Tensor, ...]:
-    """Applies a function to chunks of rows, which keeps the memory down, on the CPU within its caches."""
+    """Applies a function to chunks of rows, which keeps the memory down; to all at once for a compiler."""
     rows, size = tensors[0].shape[0], tensors[0].shape[-1] * num_nodes * tensors[0].element_size()
-    most = 2**19 if tensors[0].device.type == "cpu" else 2**27
+    most = 2**22 if tensors[0].device.type == "cpu" else 2**25
     step = rows if torch.compiler.is_compiling() else most // size
     parts = [function(*chunk) for chunk in zip(*(t.split(max(step, 1)) for t in tensors), strict=True)]
     return tuple(torch.cat(part) for part in zip(*parts, strict=True)) if len(parts) > 1 else parts[0]

@@ -28,7 +28,7 @@ __all__ = ["sample_conditional", "conditional_path", "sample_conditional_gumbel"
 def sample_conditional(
     loc: Tensor, scale: Tensor | float, one_hot: Tensor, *, generator: torch.Generator | None = None
 ) -> Tensor:
-    r"""Samples of :math:`y \sim N(\mu, \mathrm{diag}(\sigma^2))` given :math:`h(y) = b`, differentiable in both.
+    r"""Samples of :math:`y \sim N(\mu, \mathrm{diag}(\sigma^2))` given :math:`h(y) = b`, differentiable in μ and σ.
 
     For category :math:`k < K` the largest coordinate :math:`m = y_k` has the density
 
@@ -100,6 +100,10 @@ def conditional_path(loc: Tensor, scale: Tensor | float, y: Tensor) -> Tensor:
 
     Returns:
         ``y``; its own gradient is not passed on.
+
+    Raises:
+        ValueError: shapes that do not fit, or, on the CPU, a ``loc`` or ``y`` that is not finite or a ``scale`` not
+            positive.
 
     Example:
         >>> loc = torch.tensor([0.5, -1.0], requires_grad=True)
@@ -177,6 +181,9 @@ def conditional_path_gumbel(logits: Tensor, x: Tensor) -> Tensor:
 
     Returns:
         ``x``; its own gradient is not passed on.
+
+    Raises:
+        ValueError: shapes that do not fit, or, on the CPU, ``logits`` or ``x`` that are not finite.
 
     Example:
         >>> logits = torch.zeros(3, requires_grad=True)

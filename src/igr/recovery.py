@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from igr._checks import check_finite, check_range, widen
+from igr._checks import check_finite, check_range, values_checkable, widen
 from igr._normal import inverse_mills, log_ndtr, low_quantile_of_maximum
-from igr._stick_recovery import stick_masses
+from igr._stick_recovery import nodes_for_sticks, stick_masses
 from igr.functional import location_scale
 from igr.quadrature import gauss_legendre
 
@@ -104,15 +104,25 @@ def recovered_log_probs_stick_breaking(
     scale: Tensor | float,
     leftover: bool = True,
     *,
-    num_nodes: int = 256,
+    num_nodes: int | None = None,
     return_error: Literal[False] = False,
 ) -> Tensor: ...
 @overload
 def recovered_log_probs_stick_breaking(
-    loc: Tensor, scale: Tensor | float, leftover: bool = True, *, num_nodes: int = 256, return_error: Literal[True]
+    loc: Tensor,
+    scale: Tensor | float,
+    leftover: bool = True,
+    *,
+    num_nodes: int | None = None,
+    return_error: Literal[True],
 ) -> tuple[Tensor, QuadratureError]: ...
 def recovered_log_probs_stick_breaking(
-    loc: Tensor, scale: Tensor | float, leftover: bool = True, *, num_nodes: int = 256, return_error: bool = False
+    loc: Tensor,
+    scale: Tensor | float,
+    leftover: bool = True,
+    *,
+    num_nodes: int | None = None,
+    return_error: bool = False,
 ) -> Tensor | tuple[Tensor, QuadratureError]:
     r"""Log-probabilities of the categories of IGR-SB, differentiable in :math:`\mu` and :math:`\sigma`.
 
@@ -121,9 +131,10 @@ def recovered_log_probs_stick_breaking(
     Note:
         Deterministic: the ratio of the longest stick so far to what is left of the whole is a Markov chain, and so is
         its counterpart from the other end, so that one-dimensional recursions over the sticks give all probabilities.
-        Their distribution functions are kept at ``num_nodes`` nodes. With the 256 of the default errors are mostly
-        below 1e-5; they grow where scales below about 0.05 meet much larger ones, and the residual of the error
-        estimate tells. Probabilities below about 1e-12 are not resolved, and at least 1e-30.
+        Their distribution functions are kept at ``num_nodes`` nodes, by default four to the narrowest scale but at
+        least 256 and at most 2048, so that errors are mostly below 1e-5 for scales of 0.02 and more. With fewer nodes
+        than the error estimate asks for, its residual may be several times too small. Probabilities below about 1e-12
+        are not resolved, and at least 1e-30.
 
     References:
         Equations 16, 18 and 20.
@@ -133,7 +144,8 @@ def recovered_log_probs_stick_breaking(
         scale: :math:`\sigma > 0`, a number or broadcastable with ``loc``.
         leftover: whether the leftover stick competes as K-th category. If not, as in the paper's literal form, its
             probability is zero.
-        num_nodes: nodes of the tables, at least 16.
+        num_nodes: nodes of the tables, at least 16; by default as many as the parameters ask for, or 256 where these
+            cannot be looked at (under ``torch.compile`` and ``torch.func.vmap``).
         return_error: whether to return a :class:`QuadratureError` as well.
 
     Returns:
@@ -148,10 +160,14 @@ def recovered_log_probs_stick_breaking(
         tensor([0.6560, 0.1720, 0.1720])
     """
     mu, sigma = _parameters(loc, scale)
+    shape, n = mu.shape, mu.shape[-1]
+    needed = nodes_for_sticks(mu, sigma)
+    if num_nodes is None:
+        looked = values_checkable(mu) and mu.numel()
+        num_nodes = math.ceil(needed.amax().clamp(256, 2048).item()) if looked else 256
     if num_nodes < 16:
         raise ValueError(f"num_nodes must be at least 16, got {num_nodes}")
-    shape, n = mu.shape, mu.shape[-1]
-    rows = _chunks((mu.reshape(-1, n), sigma.reshape(-1, n)), num_nodes**2 // 4)
+    rows = _chunks((mu.reshape(-1, n), sigma.reshape(-1, n)), 64 * num_nodes)
     mass = torch.cat([_stick_masses(m, s, leftover, num_nodes, keep=len(rows) == 1) for m, s in rows])
     mass = mass.reshape(*shape[:-1], mass.shape[-1])
     log_p = _normalise(mass.clamp(min=1e-30).log())
@@ -160,8 +176,7 @@ def recovered_log_probs_stick_breaking(
     if not return_error:
         return log_p
     residual = (mass.detach().sum(-1) - 1).abs()
-    order = 4  # at which errors fall with the number of nodes, at the least
-    return log_p, QuadratureError(residual, num_nodes * (residual / 1e-6).clamp(min=1.0) ** (1 / order))
+    return log_p, QuadratureError(residual, needed)
 
 
 def _stick_masses(mu: Tensor, sigma: Tensor, leftover: bool, num_nodes: int, *, keep: bool) -> Tensor:

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
 from scipy import stats
 
@@ -118,6 +119,15 @@ def test_models():
     ]
     assert [m.label for m in exact_models(TARGETS["poisson"])] == ["IGR-SB exact"]
     assert [m.label for m in exact_models(TARGETS["uniform"])] == ["IGR-I exact", "IGR-SB exact"]
+
+
+def test_sticks_start_as_published_and_end_softly():
+    loc = module._first_locations(torch.arange(400))
+    assert loc[:200].numpy() == pytest.approx(-5.288, abs=5e-4)
+    assert bool((loc[200:].diff() > 0).all())
+    probs, tail = module._first_sticks(True)
+    assert probs[:200].sum() > 0.99
+    assert tail < 1e-3
 
 
 def test_settings_keep_the_published_number_of_steps():

@@ -39,7 +39,7 @@ GUMBEL_SIZES = (
     200,
 )  # the K's of the Gumbel-Softmax where the target has no K; the last is not the paper's
 PRECISION = 0.9  # ρ of the countable sticks
-MANY, XI = 200, 0.541  # sticks start at the published μ = -log(K - 2) and ξ = log σ, with this K where there is none
+STICKS, SLOPE, XI = 200, 0.05, 0.541  # where sticks start: see _first_locations
 SHORT = 200  # the steps of the published script; the state after them is kept
 HISTOGRAM = 1_000  # samples
 TICKS = 20  # how often a fit reports
@@ -169,8 +169,8 @@ def _descend(
 ) -> tuple[list[State], list[float]]:
     """The paper's fit: the states that are kept, and the loss at each step."""
     report(f"{target.name}: {model.label}", 0)
-    relaxation, optimizer = _start(target, model, settings, device)
-    known = _first_sticks(_first_location(target), settings.smoke) if model.num_categories is None else None
+    relaxation, optimizer = _start(model, settings, device)
+    known = _first_sticks(settings.smoke) if model.num_categories is None else None
     states = [_look(relaxation(), settings, device, 0, 0.0, known)]
     start, looking, told = time.perf_counter(), 0.0, 0
 
@@ -207,7 +207,7 @@ def _descend(
 
 
 def _start(
-    target: Target, model: Model, settings: Settings, device: torch.device | str
+    model: Model, settings: Settings, device: torch.device | str
 ) -> tuple[Callable[[], Draw], torch.optim.Optimizer]:
     """A function that builds the relaxation from its parameters, at their initial values, and their optimizer."""
     K, tau = model.num_categories, settings.tau
@@ -216,7 +216,7 @@ def _start(
         return torch.optim.Adam(parameters, lr=settings.learning_rate)
 
     if K is None:
-        sticks = GrowingSticks(loc=_first_location(target), scale=math.exp(XI)).to(device)
+        sticks = GrowingSticks(loc=_first_locations, scale=math.exp(XI)).to(device)
         optimizer = adam(sticks.parameters())
         sticks.attach(optimizer)
         return lambda: sticks(tau, PRECISION), optimizer
@@ -227,8 +227,13 @@ def _start(
     return lambda: InvertibleGaussian(mu, xi.exp(), tau), adam([mu, xi])
 
 
-def _first_location(target: Target) -> float:
-    return -math.log((target.num_categories or MANY) - 2)
+def _first_locations(k: Tensor) -> Tensor:
+    r"""Where the locations of sticks start, whatever the target: at the published :math:`-\log(K - 2)` with K = 200.
+
+    The published sticks end there. These go on, ever longer, so that no sample needs many more than 200: if all started
+    alike, each far stick that is trained away would be followed by another one.
+    """
+    return SLOPE * (k - (STICKS - 1)).clamp(min=0).float() - math.log(STICKS - 2)
 
 
 def _solve(
@@ -275,9 +280,9 @@ def _mass_function(q: Draw, rough: bool) -> tuple[Array, float]:
 
 @cache
 @torch.no_grad()
-def _first_sticks(loc: float, rough: bool) -> tuple[Array, float]:
-    """Where all sticks start, the same for several targets; it takes the most time, since there are many."""
-    return _mass_function(CountableStickBreaking(torch.tensor([loc]), math.exp(XI), 1.0, PRECISION), rough)
+def _first_sticks(rough: bool) -> tuple[Array, float]:
+    """Where all sticks start, the same for every target; of all states, it takes the most time."""
+    return _mass_function(CountableStickBreaking(_first_locations, math.exp(XI), 1.0, PRECISION), rough)
 
 
 def evaluate(log_p0: Array, state: State) -> dict[str, float]:
@@ -313,7 +318,7 @@ def _identity(target: Target, model: Model, settings: Settings, device: torch.de
     if model.num_categories is None:
         given |= {"precision": PRECISION}
         if model.protocol == "paper":
-            given |= {"initial_loc": _first_location(target), "initial_log_scale": XI}
+            given |= {"initial_sticks": STICKS, "initial_slope": SLOPE, "initial_log_scale": XI}
     return {
         "spec": f"approximate/{target.name}/{model.name}",
         "protocol": model.protocol,
