@@ -246,7 +246,10 @@ def _solve(
     options: dict[str, Any] = {"precision": PRECISION} if unbounded else {}
     if model.method == "igr-sb":
         options["flow"] = StickBreaking()
-    q = fit_prior(target.exact(), temperature=settings.tau, **options)
+    try:
+        q = fit_prior(target.exact(), temperature=settings.tau, **options)
+    except RuntimeError as error:
+        raise FitError(f"{model.label}: {error}") from error
     return [_look(q, settings, "cpu", None, time.perf_counter() - start)], []
 
 

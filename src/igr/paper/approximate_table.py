@@ -1,4 +1,4 @@
-"""The table of an approximated distribution, from records alone."""
+"""The tables of approximated distributions, from records alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rich.table import Table
 
 from igr.paper.records import Record
 
-__all__ = ["table"]
+__all__ = ["markdown", "table"]
 
 DISTANCES = ("tv", "tv_histogram", "kl_truth_model", "kl_model_truth")
 COLUMNS = ("steps", "TV", "histogram", "KL(p0||q)", "KL(q||p0)", "mean", "variance", "K", "seconds")
@@ -29,6 +29,23 @@ def table(records: Sequence[Record]) -> Table:
         for state in record["states"]:
             result.add_row(record["model"]["label"], *_cells(state))
     return result
+
+
+def markdown(records: Sequence[Record]) -> str:
+    """Total variations of models after 0, 200 and 1,000 steps, and of exact fits, a line for each method and setting."""
+    head = "| target | model | τ | learning rate | initial | 200 steps | 1,000 steps | exact |"
+    lines = [head, "|---|---|---|---|---|---|---|---|"]
+    exact = {r["spec"]: r["metrics"]["tv"] for r in records if r["protocol"] == "exact"}
+    for record in records:
+        if record["protocol"] == "exact":
+            continue
+        found = {state["step"]: _number(float(state["metrics"]["tv"])) for state in record["states"]}
+        target, model = record["target"]["title"], record["model"]["label"]
+        published = record["tau"] == 0.01 and record["settings"]["learning_rate"] == 0.01
+        best = _number(exact[record["spec"]]) if published and record["spec"] in exact else ""
+        given = f"{record['tau']:g} | {record['settings']['learning_rate']:g}"
+        lines.append(f"| {target} | {model} | {given} | {found[0]} | {found[200]} | {found[1000]} | {best} |")
+    return "\n".join(lines)
 
 
 def _cells(state: Record) -> list[str]:
