@@ -1,6 +1,7 @@
 import io
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from igr.paper import approximate as module
 from igr.paper import records
 from igr.paper.approximate import FitError, Settings, State, approximate, evaluate, exact_models, models, ticks
 from igr.paper.approximate_figure import draw
-from igr.paper.approximate_table import table
+from igr.paper.approximate_table import markdown, table
 from igr.paper.distances import kl_divergence, moments, total_variation
 from igr.paper.methods import METHODS
 from igr.paper.targets import TARGETS
@@ -358,3 +359,15 @@ def test_table(found):
     assert lines[2].split()[:2] == ["IGR-SB", "0"]
     assert "inf" in lines[4]
     assert lines[-1].startswith(" IGR-SB exact")
+
+
+def test_the_page_says_what_the_records_say():
+    root = Path(__file__).parents[2]
+    kept = records.read(root / "results" / "ours" / "approximate" / "records.jsonl")
+    assert {record["target"]["name"] for record in kept} == set(TARGETS)
+    for record in kept:
+        assert record["commit"]
+        assert record["dirty"] is False
+        assert record["smoke"] is False
+        assert record["protocol"] == "exact" or record["settings"]["steps"] == 1_000
+    assert markdown(kept) in (root / "docs" / "approximations.md").read_text(encoding="utf-8")

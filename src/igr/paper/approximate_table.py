@@ -32,7 +32,7 @@ def table(records: Sequence[Record]) -> Table:
 
 
 def markdown(records: Sequence[Record]) -> str:
-    """Total variations of models after 0, 200 and 1,000 steps, and of exact fits, a line for each method and setting."""
+    """Total variations of models after 0, 200 and 1,000 steps, and of exact fits: a line for each model and setting."""
     head = "| target | model | τ | learning rate | initial | 200 steps | 1,000 steps | exact |"
     lines = [head, "|---|---|---|---|---|---|---|---|"]
     exact = {r["spec"]: r["metrics"]["tv"] for r in records if r["protocol"] == "exact"}
