@@ -13,7 +13,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution, OneHotCate
 from igr._checks import broadcast, check_parameter, describe, widen
 from igr.distributions import MonteCarlo, Relaxation
 
-__all__ = ["monte_carlo_kl", "MonteCarlo", "categorical_kl"]
+__all__ = ["monte_carlo_kl", "categorical_kl"]
 
 
 def monte_carlo_kl(
