@@ -559,3 +559,10 @@ def test_bad_points():
     sample = q.sample()
     with pytest.raises(ValueError, match=r"one shape \(\*, n\).*w \(3, 1\)"):
         q.log_prob(sample._replace(w=sample.w[..., :1]))
+
+
+def test_mode():
+    probs, _ = make().recovered()
+    assert make().mode == probs.argmax()
+    batch = CountableStickBreaking(torch.tensor([[3.0, 0.0], [-6.0, 3.0]]), 1.0, 0.5, 0.9)
+    assert batch.mode.tolist() == [0, 1]

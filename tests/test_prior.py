@@ -76,6 +76,11 @@ def test_uniform_is_a_closed_form(K: int):
     assert (prior.recovered().probs - p0).abs().max() < 1e-8
 
 
+def test_a_certain_category_does_not_round():
+    for p0 in (torch.tensor([1.0, 1e-20]), torch.tensor([1e-20, 1.0])):
+        assert fit_prior(p0.double(), temperature=0.1).recovered().probs.round().tolist() == p0.round().tolist()
+
+
 def test_a_batch_is_fitted_row_by_row():
     p0 = Dirichlet(torch.ones(4, dtype=DOUBLE)).sample((2, 3))
     for flow in (None, StickBreaking()):
@@ -301,5 +306,7 @@ def test_what_is_impossible_is_refused():
 )
 def test_moments_that_cannot_be_matched_are_refused(p0: object, options: dict, error: type[Exception], message: str):
     logits = torch.zeros(3, requires_grad=True)
+    with pytest.raises(TypeError, match="relaxation must be a function"):
+        match_moments(GumbelSoftmax(0.1, logits), [logits], torch.full((3,), 1 / 3))
     with pytest.raises(error, match=message):
         match_moments(lambda: GumbelSoftmax(0.1, logits), [logits], p0, **options)

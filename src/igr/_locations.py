@@ -34,8 +34,8 @@ def gaussian_locations(p: Tensor, sigma: Tensor) -> Tensor:
     """The locations of IGR-I, (K,) to (K-1,)."""
     K = len(p)
     if K == 2:
-        quantile: Tensor = torch.special.ndtri(p[:1])
-        return sigma * quantile
+        quantile: Tensor = torch.special.ndtri(p.amin(-1, keepdim=True))  # of the smaller, which does not round to one
+        return torch.where(p[:1] < 0.5, sigma, -sigma) * quantile
     quantile = torch.special.ndtri(torch.as_tensor(K ** (-1 / (K - 1)), dtype=p.dtype, device=p.device))
     start = -sigma * quantile  # uniform, if all scales are the same
     if bool(((p - 1 / K).abs() < 1e-9 / K).all()) and bool((sigma == sigma[0]).all()):
@@ -45,8 +45,8 @@ def gaussian_locations(p: Tensor, sigma: Tensor) -> Tensor:
 
     def log_probs(mu: Tensor) -> tuple[Tensor, Tensor]:
         masses, jacobian = masses_and_jacobian(mu.unsqueeze(0), sigma.unsqueeze(0))
-        masses = masses[0, kept].clamp(min=1e-30)
-        return masses.log(), jacobian[0, kept] / masses.unsqueeze(-1)
+        masses = (masses / masses.sum())[0].clamp(min=1e-30)
+        return masses[kept].log(), (jacobian[0] / masses.unsqueeze(-1))[kept]
 
     goal = p[kept].clamp(min=NEGLIGIBLE).log()
     return _follow(log_probs, start, goal, sigma, p[kept] + 1e-6, 1e-11)
@@ -143,18 +143,22 @@ def _follow(f: Map, x: Tensor, goal: Tensor, sigma: Tensor, weight: Tensor, tole
 
 
 def _newton(f: Map, x: Tensor, goal: Tensor, sigma: Tensor, weight: Tensor, tolerance: float) -> Tensor | None:
-    """Where f is ``goal``, up to ``tolerance`` over ``weight``, if Newton's method finds it in steps within a scale."""
-    best = math.inf
-    for _ in range(12):
+    """Where f is ``goal``, up to ``tolerance`` over ``weight``, if Newton's method finds it in steps within a scale.
+
+    Where the error of the rule behind f does not let it that far, up to a hundred times as much.
+    """
+    best, found = math.inf, x
+    for _ in range(20):
         value, slope = f(x)
         error = (weight * (value - goal).abs()).max().item()
-        if error < tolerance or (error > best / 2 and best < 1e3 * tolerance):  # the second: as far as the rule lets it
-            return x
-        if not error < 4 * best:
-            return None
-        best = min(best, error)
+        if not error < 4 * best or (error > best / 2 and best < 100 * tolerance):
+            break
+        if error < best:
+            best, found = error, x
+        if error < tolerance:
+            break
         step, failed = torch.linalg.solve_ex(slope, goal - value)
         if bool(failed) or not bool(step.isfinite().all()):
-            return None
+            break
         x = x + step * min(1.0, 1.0 / (step / sigma).abs().max().item())
-    return None
+    return found if best < 100 * tolerance else None

@@ -39,10 +39,10 @@ class EstimatedOneHotCategorical(OneHotCategorical):
         self.standard_error, self.num_samples = standard_error, num_samples
         super().__init__(probs=probs, validate_args=False)
 
-    def expand(self, batch_shape: Shape, _instance: Self | None = None) -> EstimatedOneHotCategorical:
+    def expand(self, batch_shape: Shape, _instance: Self | None = None) -> Self:
         shape = torch.Size((*batch_shape, *self.event_shape))
         error = self.standard_error.expand(shape)
-        return EstimatedOneHotCategorical(self.probs.expand(shape), error, self.num_samples)
+        return type(self)(self.probs.expand(shape), error, self.num_samples)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(probs: {tuple(self.probs.shape)}, estimated from {self.num_samples} samples)"
@@ -168,7 +168,7 @@ class Relaxation(Distribution, ABC):
         r"""The discrete distribution that is relaxed: that of :math:`h(y)`, the limit of samples as :math:`\tau \to 0`.
 
         Deterministic and differentiable for IGR-I, IGR-SB and the Gumbel-Softmax. Where nothing but samples is known,
-        with a flow or another base, ``num_samples`` of them are drawn, and the result, an
+        with another flow or another base, ``num_samples`` of them are drawn, and the result, an
         :class:`EstimatedOneHotCategorical`, has their standard errors and no gradient.
 
         Arguments:
@@ -263,9 +263,9 @@ def monte_carlo_recovered(
     r"""Estimates the discrete distribution behind a relaxation, :math:`E[h(y)]`, by counting hard samples.
 
     Note:
-        Of the relaxations here, all but those with a flow or a base that is not normal have these probabilities
-        exactly, as :meth:`Relaxation.recovered`. The paper's :math:`E[h(\tilde z)]` is :math:`E[h(y)]`: the two differ
-        unless :math:`\delta = 1`.
+        Of the relaxations here, all but those with another flow than stick-breaking, or with another base than a
+        normal of independent coordinates, have these probabilities exactly, as :meth:`Relaxation.recovered`. The
+        paper's :math:`E[h(\tilde z)]` is :math:`E[h(y)]`: the two differ unless :math:`\delta = 1`.
 
     References:
         Section 3.5.

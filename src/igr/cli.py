@@ -68,7 +68,7 @@ def _add_demo(app: "typer.Typer") -> None:
         device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1, ...")] = "cpu",
         smoke: Annotated[bool, typer.Option("--smoke", help="Cut the fits short, to see that all works.")] = False,
     ) -> None:
-        """Draw four relaxations on the simplex, and their approximations of a Poisson distribution."""
+        """Draw four relaxations on the simplex, and two of them fitted to a Poisson distribution."""
         with _until_interrupted(), _progress() as report:
             report("importing torch", 0)
             try:
@@ -107,7 +107,7 @@ def _add_approximate(app: "typer.Typer") -> None:
 
     @app.command()
     def approximate(
-        name: Annotated[list[str], typer.Argument(metavar="NAME...", help=f"Of {choices}.", callback=known)],
+        name: Annotated[list[str], typer.Argument(metavar="NAME", help=f"One or more of {choices}.", callback=known)],
         out: Annotated[Path, typer.Option(help="Folder for the results.", file_okay=False)] = Path("runs/approximate"),
         seed: Annotated[int, typer.Option(help="Seed of the samples.", min=0, max=2**63 - 1)] = 0,
         device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1, ...")] = "cpu",

@@ -233,6 +233,11 @@ class CountableStickBreaking(Distribution):
         log_q = self._log_density((y - mu) / sigma, sigma, log_w, mask)
         return torch.where(inside, log_q, -math.inf).expand(shape)
 
+    @property
+    def mode(self) -> Tensor:
+        """The likeliest of the integers, shape ``batch_shape``."""
+        return self.recovered().probs.argmax(-1)
+
     def recovered(self, tolerance: float = 1e-6, *, max_sticks: int = 1024) -> CountableProbs:
         r"""The discrete distribution behind: the probabilities that each stick is the longest of all.
 

@@ -170,7 +170,7 @@ class GrowingSticks(nn.Module):
                 warnings.warn(
                     f"sticks from {self.num_sticks} on are new, and no optimizer trains them: attach it, or grow "
                     "before it is built",
-                    stacklevel=2,
+                    stacklevel=3,
                 )
             self.grow(high + 1)
         values: list[Tensor] = [*self._blocks(kind)]

@@ -49,17 +49,19 @@ def fit_prior(
 ) -> InvertibleGaussian | CountableStickBreaking:
     r"""A relaxation whose recovered discrete distribution is :math:`p_0`.
 
-    Only :math:`\mu_0` is fitted. The scale is given, since the discrete distribution leaves it free: multiplying
-    locations, scales and temperature by one number changes neither samples nor divergences.
+    Only :math:`\mu_0` is fitted. The scale is given, since the discrete distribution leaves it free; without a flow,
+    multiplying locations, scales and temperature by one number changes neither samples nor divergences.
 
     Note:
-        Without a flow, Newton's method solves Proposition 2 to rounding error, and for a uniform :math:`p_0` it is the
+        Without a flow, Newton's method solves Proposition 2 to 1e-8, and for a uniform :math:`p_0` it is the
         closed form :math:`\mu_0 = -\sigma_0 \Phi^{-1}(K^{-1 / (K - 1)})`. With ``StickBreaking`` it solves the
         recursions of :func:`igr.recovered_log_probs_stick_breaking`, exact to their error, along a path of scales that
         fall from where the probabilities are products of hazards. With any other flow only samples are known, and
         :func:`match_moments` fits :math:`E \tilde{z}` at the given temperature. Equation 14 as printed,
         :math:`E \|\tilde{z} - p_0\|^2`, would be least for a point mass at :math:`p_0`; what is meant is
         :math:`\|E \tilde{z} - p_0\|^2`.
+
+        Probabilities below 1e-10 are not told apart: the result gives such a category about that, or less.
 
         On the integers, the result has one stick for each of the first n, where all later ones together have a
         probability below ``tolerance``; the next stick takes all that is left. That takes about a second for ten of
@@ -122,7 +124,7 @@ def fit_prior(
         return InvertibleGaussian(loc.to(target.like), sigma.to(target.like), temperature, flow=flow, delta=delta)
 
     relaxation(loc)
-    if not (sticks is not None and not sticks.leftover):
+    if sticks is None or sticks.leftover:
         refuse_zeros(probs)
     if parts and sticks is None:
         loc = loc.to(target.like).requires_grad_()
@@ -159,7 +161,7 @@ def match_moments(
 
     Arguments:
         relaxation: builds the relaxation from the current parameters.
-        parameters: what is optimised.
+        parameters: what is optimised, unless there is an ``optimizer``, which knows.
         p0: :math:`p_0`, shape ``(*, K)``; on the integers the first K probabilities. Categories that one of the two
             lacks count as zero.
         num_samples: samples S per step.
@@ -179,6 +181,8 @@ def match_moments(
         >>> losses[-1] < losses[0]
         True
     """
+    if not callable(relaxation):
+        raise TypeError(f"relaxation must be a function that builds one, got {describe(relaxation)}; use lambda: ...")
     _check_moments(p0, num_samples, num_steps)
     fixed = optimizer is not None
     optimizer = torch.optim.Adam(list(parameters), learning_rate) if optimizer is None else optimizer

@@ -220,7 +220,7 @@ def test_seed_decides(tmp_path, few):
 
 
 def test_a_fit_that_breaks_down_says_so(tmp_path):
-    with pytest.raises(FitError, match=r"IGR-I.*lower the learning rate"):
+    with pytest.raises(FitError, match=r"IGR-I.*lower learning rate"):
         run("uniform", tmp_path / "records.jsonl", Settings(steps=5, samples=10, learning_rate=1e30, smoke=True))
 
 
@@ -371,3 +371,12 @@ def test_the_page_says_what_the_records_say():
         assert record["smoke"] is False
         assert record["protocol"] == "exact" or record["settings"]["steps"] == 1_000
     assert markdown(kept) in (root / "docs" / "approximations.md").read_text(encoding="utf-8")
+
+
+def test_divergence_of_tiny_probabilities():
+    n, tail = 1024, 1e-6
+    log_p = stats.poisson(50).logpmf(np.arange(2048))
+    log_q = np.full(n, np.log((1 - tail) / n))
+    p, q = np.exp(np.append(log_p[:n], np.logaddexp.reduce(log_p[n:]))), np.append(np.exp(log_q), tail)
+    expected = np.sum(p[p > 0] * (np.log(p[p > 0]) - np.log(q[p > 0])))
+    assert kl_divergence(log_p, log_q, np.log(tail)) == pytest.approx(expected, rel=1e-10)

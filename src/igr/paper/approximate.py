@@ -32,14 +32,10 @@ from igr.prior import fit_prior, match_moments
 
 __all__ = ["FitError", "Model", "Settings", "State", "approximate", "evaluate", "exact_models", "models", "ticks"]
 
-GUMBEL_SIZES = (
-    20,
-    40,
-    100,
-    200,
-)  # the K's of the Gumbel-Softmax where the target has no K; the last is not the paper's
+GUMBEL_SIZES = (20, 40, 100, 200)  # of GS where the target has no K; the last is not the paper's
 PRECISION = 0.9  # ρ of the countable sticks
-STICKS, SLOPE, XI = 200, 0.05, 0.541  # where sticks start: see _first_locations
+XI = 0.541  # log σ at the start, as published
+STICKS, SLOPE = 200, 0.05  # and μ: see _first_locations
 SHORT = 200  # the steps of the published script; the state after them is kept
 HISTOGRAM = 1_000  # samples
 TICKS = 20  # how often a fit reports
@@ -199,10 +195,12 @@ def _descend(
             generator=generator,
             callback=after,
         )
+    except FitError:
+        raise
     except (RuntimeError, ValueError) as error:
-        if isinstance(error, FitError):
-            raise
-        raise FitError(f"{model.label} broke down: {error}; lower the learning rate") from error
+        raise FitError(
+            f"{model.label} broke down: {error}; a lower learning rate, or fewer samples, may help"
+        ) from error
     return states, losses
 
 

@@ -44,8 +44,11 @@ def kl_divergence(log_p: Array, log_q: Array, log_tail: float = -np.inf, *, reve
     log_q = np.append(log_q, log_tail)
     a, b = (log_q, log_p) if reverse else (log_p, log_q)
     present = a > -np.inf
-    d = b[present] - a[present]
-    return float((np.exp(a[present]) * (np.expm1(d) - d)).sum() + np.exp(b[~present]).sum())
+    a, b, alone = a[present], b[present], np.exp(b[~present]).sum()
+    d = b - a
+    with np.errstate(over="ignore", invalid="ignore"):  # e^d overflows where p is tiny, and there nothing cancels
+        terms = np.where(d > 1, np.exp(b) - np.exp(a) * (1 + d), np.exp(a) * (np.expm1(d) - d))
+    return float(terms.sum() + alone)
 
 
 def moments(p: Array, tail: float = 0.0) -> tuple[float, float]:

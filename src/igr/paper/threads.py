@@ -12,7 +12,7 @@ __all__ = ["one_thread"]
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Tensors this small gain nothing from several threads, and lose a lot on a busy machine."""
+    """Tensors this small gain nothing from several threads, and lose a lot where cores are shared."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
