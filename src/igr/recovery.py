@@ -167,7 +167,7 @@ def recovered_log_probs_stick_breaking(
         num_nodes = math.ceil(needed.amax().clamp(256, 2048).item()) if looked else 256
     if num_nodes < 16:
         raise ValueError(f"num_nodes must be at least 16, got {num_nodes}")
-    rows = _chunks((mu.reshape(-1, n), sigma.reshape(-1, n)), 64 * num_nodes)
+    rows = _chunks((mu.reshape(-1, n), sigma.reshape(-1, n)), 16 * num_nodes)
     mass = torch.cat([_stick_masses(m, s, leftover, num_nodes, keep=len(rows) == 1) for m, s in rows])
     mass = mass.reshape(*shape[:-1], mass.shape[-1])
     log_p = _normalise(mass.clamp(min=1e-30).log())
@@ -298,8 +298,8 @@ def _log_pdf(z: Tensor) -> Tensor:
 
 
 def _chunks(tensors: tuple[Tensor, ...], num_nodes: int) -> list[tuple[Tensor, ...]]:
-    """Rows in chunks of a few million nodes, which keeps the memory down; all at once for a compiler."""
+    """Rows in chunks, which keeps the memory down; all at once for a compiler."""
     rows, size = tensors[0].shape[0], tensors[0].shape[-1] * num_nodes
-    budget = 2**24 if tensors[0].is_cuda else 2**21  # a device is kept busy by more
+    budget = 2**24 if tensors[0].is_cuda else 2**19  # what caches hold, or what keeps a device busy
     step = rows if torch.compiler.is_compiling() else max(1, budget // size)
     return list(zip(*(t.split(max(step, 1)) for t in tensors), strict=True))
