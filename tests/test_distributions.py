@@ -425,7 +425,10 @@ def test_monte_carlo_agrees_with_what_is_exact():
     exact = q.recovered().probs
     assert ((probs - exact) / standard_error).abs().max() < 5
     assert ((probs - exact) / standard_error).square().mean() == pytest.approx(1.0, abs=0.75)
-    torch.testing.assert_close(standard_error, (exact * (1 - exact) / 300_000).sqrt(), rtol=0.1, atol=0)
+    common = exact > 0.02  # there the counts know the error to a hundredth
+    expected = (exact * (1 - exact) / 300_000).sqrt()
+    assert common.sum() > 8
+    torch.testing.assert_close(standard_error[common], expected[common], rtol=0.02, atol=0)
     never = monte_carlo_recovered(InvertibleGaussian(torch.full((2,), -30.0), 1.0, 0.5), 100)
     assert never.estimate.tolist() == [0.0, 0.0, 1.0]
     assert (never.standard_error > 0).all()
