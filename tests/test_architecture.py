@@ -24,7 +24,7 @@ LAYERS = (
     ("nn", "testing"),
     ("__init__",),
     ("lab", "paper"),
-    ("explorer", "cli", "__main__"),
+    ("explorer", "_commands", "cli", "__main__"),
 )
 RANK = {module: rank for rank, layer in enumerate(LAYERS) for module in layer}
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -1,0 +1,79 @@
+"""What the commands share: progress, interruptions, devices, and what to say where something is missing."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["INTERRUPTED", "device", "needs", "progress", "until_interrupted", "writing"]
+
+INTERRUPTED = 130  # what shells report for a process that Ctrl-C ended
+
+
+@contextmanager
+def writing(out: Path) -> Iterator[None]:
+    """The folder is made, and what cannot be written there is the fault of --out."""
+    import typer
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise typer.BadParameter(
+            f"cannot write {error.filename or out}: {error.strerror or error}", param_hint="--out"
+        ) from error
+
+
+@contextmanager
+def until_interrupted() -> Iterator[None]:
+    """Ctrl-C ends the command with one line and status 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("igr: interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+
+
+@contextmanager
+def progress() -> Iterator[Callable[..., None]]:
+    """A progress bar on a terminal, nothing elsewhere; the function it gives starts the next of so many steps."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    columns = BarColumn(), TaskProgressColumn(), TextColumn("{task.description}")
+    quiet = not sys.stderr.isatty()  # rich's own answer is another one where colours are forced on
+    with Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True) as progress:
+        task = progress.add_task("", total=None)
+
+        def report(words: str, steps: int, advance: int = 1) -> None:
+            started = progress.tasks[0].total is not None
+            progress.update(task, description=words, total=steps or None, advance=advance if started else 0)
+
+        yield report
+
+
+def device(name: str) -> "torch.device":
+    """The device of that name, once it has been seen to work."""
+    import torch
+    import typer
+
+    try:
+        device = torch.device(name)
+        torch.zeros(1, dtype=torch.float64, device=device).item()
+    except (AssertionError, RuntimeError, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise typer.BadParameter(f"{name!r} does not work here ({reason}); try cpu", param_hint="--device") from error
+    return device
+
+
+def needs(what: str, error: ModuleNotFoundError) -> NoReturn:
+    """Ends the program with the line that says which package is missing and how to get it."""
+    package = (error.name or "").partition(".")[0]
+    if package in ("", "igr"):
+        raise error  # not a package that could be installed, but a fault in this one
+    print(f"igr: {what} needs {package}, which is not installed: pip install 'igr[paper]'", file=sys.stderr)
+    sys.exit(1)
