@@ -1,9 +1,23 @@
-"""Every test starts from the same seed."""
+"""Every test starts from the same seed; the whole datasets are beside the repository, or where IGR_DATA_DIR says."""
+
+import os
+from pathlib import Path
 
 import pytest
 import torch
+
+SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def data_dir() -> Path:
+    """The folder of the whole datasets."""
+    folder = Path(os.environ.get("IGR_DATA_DIR") or SHARED)
+    if not folder.is_dir():
+        pytest.skip("needs the whole datasets: set IGR_DATA_DIR to their folder")
+    return folder

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from igr.paper.files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,10 +29,6 @@ STYLE: Any = {
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Writes the figure whole or not at all: under a temporary name first, which is then changed."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    """Writes the figure, whole or not at all."""
+    with write_whole(path) as temporary:
         figure.savefig(temporary, format="png", dpi=120, pil_kwargs={"optimize": True})
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
