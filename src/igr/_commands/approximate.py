@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -80,6 +80,7 @@ def fit(
     *,
     exact: bool,
     fresh: bool = False,
+    only: Collection[str] | None = None,
 ) -> "list[Table]":
     """Fits what the records in the folder do not hold yet, draws a picture for each name, and returns its table."""
     try:
@@ -94,7 +95,7 @@ def fit(
     for name in names:
         try:
             with writing(out):
-                records = list(approximate(name, settings, device, path, report, exact=exact, fresh=fresh))
+                records = list(approximate(name, settings, device, path, report, exact=exact, fresh=fresh, only=only))
                 save(draw(records), out / f"{name}.png")
         except (FitError, RecordError) as error:
             print(f"igr: {error}", file=sys.stderr)

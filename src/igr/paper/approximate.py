@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -26,13 +26,13 @@ from igr.paper import records
 from igr.paper.distances import Array, kl_divergence, moments, total_variation
 from igr.paper.methods import METHODS
 from igr.paper.records import Record
+from igr.paper.specs import GUMBEL_SIZES
 from igr.paper.targets import TARGETS, Target
 from igr.paper.threads import one_thread
 from igr.prior import fit_prior, match_moments
 
 __all__ = ["FitError", "Model", "Settings", "State", "approximate", "evaluate", "exact_models", "models", "ticks"]
 
-GUMBEL_SIZES = (20, 40, 100, 200)  # of GS where the target has no K; the last is not the paper's
 PRECISION = 0.9  # ρ of the countable sticks
 XI = 0.541  # log σ at the start, as published
 STICKS, SLOPE = 200, 0.05  # and μ: see _first_locations
@@ -128,6 +128,7 @@ def approximate(
     *,
     exact: bool = False,
     fresh: bool = False,
+    only: Collection[str] | None = None,
 ) -> Iterator[Record]:
     """Fits every model of a target, or finds it in the records at ``path``, where new ones are added as they finish.
 
@@ -139,6 +140,7 @@ def approximate(
         report: called with a few words and the number of steps that they are about, of :func:`ticks` in all.
         exact: whether to add the exact fits.
         fresh: whether to fit anew what is in the records.
+        only: the specs to fit, by default all of the target.
 
     Raises:
         FitError: a fit broke down.
@@ -148,13 +150,15 @@ def approximate(
     for model in models(target) + (exact_models(target) if exact else []):
         size = TICKS if model.protocol == "paper" else 1
         wanted = _identity(target, model, settings, device)
+        if only is not None and wanted["spec"] not in only:
+            continue
         record = None if fresh else records.find(records.read(path), wanted)
         if record is None:
             with one_thread():
                 fit = _descend if model.protocol == "paper" else _solve
                 states, losses = fit(target, model, settings, device, report)
             record = _record(target, wanted, model, states, losses)
-            records.write(path, record)
+            records.append(path, [record], replace=fresh)
         else:
             report(f"{target.name}: {model.label} is there", size)
         yield record

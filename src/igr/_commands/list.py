@@ -1,0 +1,166 @@
+"""``igr list``: every table cell and figure, what the paper has for it, and what the records have."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+from igr._commands.common import until_interrupted
+
+if TYPE_CHECKING:
+    import typer
+    from rich.table import Table
+
+    from igr.paper.records import Record
+    from igr.paper.specs import Spec
+
+RESULTS = Path("results/ours")
+TITLES = {
+    "table1": "table1: test log-likelihood (ours: bound of the selected τ)",
+    "train-elbo": "train-elbo: discretized train ELBO, read from table1",
+    "figure": "figure: read from table1",
+    "approximate": "approximate: discrete distributions (ours: lowest total variation after training)",
+    "beyond": "beyond: rows that the paper does not have (ours: bound of the selected τ)",
+}
+NOTE = "Times are estimates: training on one H200, approximations on one core. Run one with: igr run ID"
+
+
+def add(app: "typer.Typer") -> None:
+    """Registers the command."""
+    import typer
+
+    @app.command(name="list")
+    def list_(
+        pattern: Annotated[
+            list[str] | None, typer.Argument(metavar="PATTERN", help="Ids, or patterns: 'table1/mnist/*'.")
+        ] = None,
+        records: Annotated[
+            list[Path] | None,
+            typer.Option(help="Folder with records; may be repeated.", exists=True, file_okay=False, metavar="DIR"),
+        ] = None,
+    ) -> None:
+        """List every table cell and figure: its id, the paper's number, what is recorded, and about how long it takes.
+
+        Records are looked for in results/ours. Piped, it prints one a line, separated by tabs: id, label, the paper's
+        number, how many records there are, what they say, minutes, description.
+        """
+        from igr.paper.specs import SPECS, SpecError, find
+
+        with until_interrupted():
+            try:
+                specs = find(pattern) if pattern else list(SPECS.values())
+            except SpecError as error:
+                raise typer.BadParameter(str(error), param_hint="PATTERN") from error
+            folders = records or [folder for folder in [RESULTS] if folder.is_dir()]
+            rows = list(_rows(specs, _read(folders)))
+            if sys.stdout.isatty():
+                _print(rows)
+            else:
+                typer.echo("\n".join("\t".join(row.cells()) for row in rows))
+
+
+class Row(NamedTuple):
+    """A spec, how many records it has, and what they say."""
+
+    spec: "Spec"
+    records: int
+    ours: str
+
+    def cells(self) -> list[str]:
+        """All there is to say, as text; nothing where there is nothing."""
+        spec = self.spec
+        paper = "" if spec.paper is None else str(spec.paper)
+        records = str(self.records) if self.records else ""
+        return [spec.id, spec.label, paper, records, self.ours, f"{spec.minutes:.2f}", spec.description]
+
+
+def _read(folders: Sequence[Path]) -> "dict[str, list[Record]]":
+    """The records of real runs by spec; a file that cannot be read is reported and left out."""
+    from igr.paper.records import RecordError, read
+
+    found: dict[str, list[Record]] = {}
+    files = (file.resolve() for folder in folders for file in sorted(folder.rglob("records.jsonl")))
+    for file in dict.fromkeys(files):
+        try:
+            for record in read(file):
+                if record["smoke"] is False:
+                    found.setdefault(record["spec"], []).append(record)
+        except (OSError, RecordError) as error:
+            print(f"igr: left out: {error}", file=sys.stderr)
+    return found
+
+
+def _rows(specs: "Sequence[Spec]", records: "dict[str, list[Record]]") -> Iterator[Row]:
+    from igr.paper.specs import Approximation, Derived
+
+    for spec in specs:
+        found = [record for id in getattr(spec, "sources", (spec.id,)) for record in records.get(id, ())]
+        if isinstance(spec, Derived):
+            ours = _mean(found, "train", "elbo_discrete") if spec.reads == "metrics.train.elbo_discrete" else ""
+        elif isinstance(spec, Approximation):
+            fits = [_number(record, "tv") for record in found if record["protocol"] == "paper"]
+            ours = f"TV {min(there):.2g}" if (there := [value for value in fits if value is not None]) else ""
+        else:
+            ours = _mean(found, "test", "log_likelihood")
+        yield Row(spec, len(found), ours)
+
+
+def _mean(records: "Sequence[Record]", split: str, metric: str) -> str:
+    """Mean and deviation over the seeds that the metric selected; of several runs, the best, and honest ones first."""
+    runs: dict[tuple[bool, str], list[float]] = {}
+    for record in records:
+        value = _number(record, split, metric)
+        if metric in (record.get("selected") or ()) and value is not None:
+            run = record["protocol"] == "honest", str((record["device"], record["settings"]))
+            runs.setdefault(run, []).append(value)
+    if not runs:
+        return ""
+    values = runs[max(runs, key=lambda run: (run[0], fmean(runs[run])))]
+    return f"{fmean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
+
+
+def _number(record: "Record", *path: str) -> float | None:
+    """One of its metrics, if that is there."""
+    value: Any = record.get("metrics")
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value if isinstance(value, float | int) else None
+
+
+def _print(rows: Sequence[Row]) -> None:
+    """A table for each kind, in sections."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for kind, group in groupby(rows, key=lambda row: row.spec.id.partition("/")[0]):
+        console.print(_table(TITLES.get(kind, kind), list(group)))
+        console.print()
+    console.print(NOTE)
+
+
+def _table(title: str, rows: Sequence[Row]) -> "Table":
+    """In sections, and without columns that would be empty."""
+    from rich.table import Table
+
+    headings = ("id", "label", "paper", "records", "ours", "time")
+    cells = [[*row.cells()[:5], _time(row.spec.minutes)] for row in rows]
+    used = [column for column in range(len(headings)) if any(row[column] for row in cells)]
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, header_style="dim", pad_edge=False)
+    for column in used:
+        words = column < 2
+        table.add_column(headings[column], justify="left" if words else "right", overflow="fold", no_wrap=not words)
+    sections = [row.spec.id.rpartition("/")[0] for row in rows]
+    for row, section, before in zip(cells, sections, [sections[0], *sections], strict=False):
+        if section != before:
+            table.add_row()
+        table.add_row(*(row[column] for column in used))
+    return table
+
+
+def _time(minutes: float) -> str:
+    """In words, roughly."""
+    if minutes == 0:
+        return "none"
+    return f"{60 * minutes:.0f} s" if minutes < 1 else f"{minutes:.0f} min"

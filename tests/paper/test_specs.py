@@ -1,0 +1,486 @@
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from igr._commands.list import add
+from igr.paper import approximate, records
+from igr.paper.methods import METHODS
+from igr.paper.published import DATASETS, PUBLISHED, Published
+from igr.paper.specs import (
+    GUMBEL_SIZES,
+    SEEDS,
+    SPECS,
+    TEMPERATURES,
+    Approximation,
+    Derived,
+    Member,
+    SpecError,
+    Times,
+    Vae,
+    find,
+)
+from igr.paper.targets import TARGETS
+
+ROOT = Path(__file__).parents[2]
+VAES = [spec for spec in SPECS.values() if isinstance(spec, Vae)]
+IGR, GS = SPECS["table1/mnist/linear/igr-i"], SPECS["table1/mnist/linear/gs"]
+
+
+# ------------------------------------------------------------------------------------------------ the paper's numbers
+
+
+@pytest.fixture(scope="module")
+def tex():
+    path = ROOT.parent / "shared" / "paper" / "igr.tex"
+    if not path.exists():
+        pytest.skip(f"the paper's source is not at {path}")
+    return path.read_text(encoding="utf-8")
+
+
+def table_of(tex, label):
+    """(name of the row, its three cells) of the tabular before a label, with \\multirow in front where it is there."""
+    before = tex[: tex.index(rf"\label{{{label}}}")]
+    body = before[before.rindex(r"\begin{tabular}") : before.rindex(r"\end{tabular}")]
+    cell = re.compile(r"(\\textbf\{)?(-\d+\.\d+)\s*\$\\pm\$\s*(\d+\.\d+)")
+    for row in re.split(r"(?=\\multirow|\\textcolor)", body):
+        if heading := re.match(r"\\multirow\{4\}\{\*\}\{([\w-]+)\}", row):
+            yield heading[1], None
+        if name := re.match(r"\\textcolor\{\w+\}\{\\textbf\{([\w+ -]+)\}\}", row):
+            yield name[1], [Published(float(value), float(sd), bool(bold)) for bold, value, sd in cell.findall(row)]
+
+
+def row_id(name):
+    method, *landing = name.split(" + ")
+    return {each.label: key for key, each in METHODS.items()}[method] + ("+sl" if landing else "")
+
+
+def test_table_1_is_transcribed(tex):
+    found, architecture = {}, None
+    for name, cells in table_of(tex, "rest_cat"):
+        if cells is None:
+            architecture = name.lower().replace("-", "")
+            continue
+        for dataset, cell in zip(DATASETS, cells, strict=True):
+            found[f"table1/{dataset}/{architecture}/{row_id(name)}"] = cell
+    assert len(found) == 48
+    assert found == {id: cell for id, cell in PUBLISHED.items() if id.startswith("table1/")}
+
+
+def test_table_of_train_elbos_is_transcribed(tex):
+    found = {
+        f"train-elbo/{dataset}/{row_id(name)}": cell
+        for name, cells in table_of(tex, "ta:vae_tr")
+        for dataset, cell in zip(DATASETS, cells, strict=True)
+    }
+    assert len(found) == 24
+    assert found == {id: cell for id, cell in PUBLISHED.items() if id.startswith("train-elbo/")}
+
+
+def test_every_published_number_has_a_spec():
+    assert {id for id, spec in SPECS.items() if spec.paper is not None} == PUBLISHED.keys()
+    assert all(SPECS[id].paper is cell for id, cell in PUBLISHED.items())
+    assert str(SPECS["table1/mnist/linear/igr-i+sl"].paper) == "-94.18 ± 0.37"
+
+
+# ------------------------------------------------------------------------------------------------------------ registry
+
+
+def test_registry_is_complete():
+    kinds = [id.partition("/")[0] for id in SPECS]
+    counts = {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}
+    assert counts == {"table1": 48, "train-elbo": 24, "figure": 1, "approximate": 24, "beyond": 42}
+    assert all(spec.id == id for id, spec in SPECS.items())
+
+
+@pytest.mark.parametrize("spec", VAES, ids=lambda spec: spec.id)
+def test_ids_say_what_is_trained(spec):
+    _, dataset, architecture, row = spec.id.split("/")
+    method, *options = row.split("+")
+    assert (spec.dataset, spec.architecture, spec.method) == (dataset, architecture, method)
+    assert spec.landing == ("sl" in options)
+    assert (spec.objective == "discrete") == ("discrete" in options)
+    assert (spec.forward == "hard") == ("hard" in options)
+    assert (spec.bound == "iwae") == ("iwae" in options)
+    assert spec.num_samples == (5 if "iwae" in options else 1)
+    assert (spec.prior == "flow") == ("flow-prior" in options)
+    assert set(options) <= {"sl", "discrete", "hard", "iwae", "flow-prior"}
+
+
+def test_no_method_is_trained_more_than_another():
+    same = {(s.epochs, s.batch_size, s.learning_rate, s.temperatures, s.seeds, s.protocol, s.smoke) for s in VAES}
+    assert same == {(300, 100, 3e-4, TEMPERATURES, SEEDS, "honest", False)}
+
+
+@pytest.mark.parametrize(
+    ("id", "label", "words"),
+    [
+        ("table1/mnist/linear/igr-i+sl", "IGR-I + SL", "sticking the landing"),
+        ("table1/omniglot/nonlinear/igr-planar", "IGR-Planar", "nonlinear VAE, omniglot: IGR-Planar, continuous KL"),
+        ("beyond/mnist/linear/gs+discrete", "GS + discrete KL", "eq. 8, Jang et al."),
+        ("beyond/mnist/linear/gs+discrete+hard", "GS + discrete KL + hard", "straight through"),
+        ("beyond/fmnist/linear/igr-i+iwae", "IGR-I + IWAE-5", "importance-weighted bound of 5 samples"),
+        ("beyond/mnist/linear/igr-planar+flow-prior", "IGR-Planar + flow prior", "a flow of its own"),
+        ("train-elbo/mnist/gs", "GS", "train ELBO"),
+        ("approximate/poisson/gs-40", "GS, K = 40", "Poisson(50)"),
+        ("approximate/uniform/gs", "GS", "Uniform on 10 categories"),
+    ],
+)
+def test_labels_and_descriptions(id, label, words):
+    assert SPECS[id].label == label
+    assert words in SPECS[id].description
+    assert "\n" not in SPECS[id].description
+
+
+def test_derived_specs_read_what_exists():
+    derived = [spec for spec in SPECS.values() if isinstance(spec, Derived)]
+    assert {source for spec in derived for source in spec.sources} <= SPECS.keys()
+    assert SPECS["train-elbo/omniglot/igr-sb+sl"].sources == ("table1/omniglot/linear/igr-sb+sl",)
+    figure = SPECS["figure/continuous-elbo"]
+    assert len(figure.sources) == 8
+    assert all(re.fullmatch(r"table1/mnist/(non)?linear/[\w-]+", source) for source in figure.sources)
+    assert figure.reads == "curves.elbo_continuous"
+
+
+def test_approximations_are_those_that_are_fitted():
+    assert GUMBEL_SIZES == approximate.GUMBEL_SIZES
+    fitted = {
+        f"approximate/{target.name}/{model.name}": (model.method, model.num_categories, model.label)
+        for target in TARGETS.values()
+        for model in approximate.models(target)
+    }
+    ours = [spec for spec in SPECS.values() if isinstance(spec, Approximation)]
+    assert {spec.id: (spec.method, spec.num_categories, spec.label) for spec in ours} == fitted
+
+
+def test_committed_records_belong_to_specs():
+    files = sorted((ROOT / "results" / "ours").rglob("records.jsonl"))
+    assert files
+    assert {record["spec"] for file in files for record in records.read(file)} <= SPECS.keys()
+
+
+def test_estimated_times():
+    assert IGR.minutes == pytest.approx(150_000 * 0.84 / 60_000)  # 50 members
+    assert SPECS["table1/fmnist/nonlinear/igr-sb"].minutes == pytest.approx(150_000 * 1.83 / 60_000)
+    assert GS.minutes == pytest.approx(IGR.minutes * 145 / 50)
+    assert IGR.with_protocol("published").minutes == pytest.approx(IGR.minutes * 60 / 50)
+    assert all(spec.minutes > 0 or isinstance(spec, Derived) for spec in SPECS.values())
+
+
+# ------------------------------------------------------------------------------------------------- members and variants
+
+
+def test_members_are_seeds_within_configurations():
+    members = IGR.members()
+    assert len(members) == len(set(members)) == 50
+    assert members[7] == Member(TEMPERATURES[1], None, SEEDS[2])
+    assert [m.seed for m in members[:5]] == list(SEEDS)
+
+
+def test_members_of_gs_have_a_prior_temperature():
+    members = GS.members()
+    assert len(members) == len(set(members)) == 145  # 0.5 comes twice where it is τ
+    priors = {tau: [m.prior_temperature for m in members if m.tau == tau][::5] for tau in TEMPERATURES}
+    assert priors[0.67] == [0.67, 0.5, 0.5025]
+    assert priors[0.5] == [0.5, 0.375]
+    assert priors[0.1] == [0.1, 0.5, 0.075]
+    for start in range(0, 145, 5):
+        block = members[start : start + 5]
+        assert len({(m.tau, m.prior_temperature) for m in block}) == 1
+        assert tuple(m.seed for m in block) == SEEDS
+    published = GS.with_protocol("published")
+    assert {m.prior_temperature for m in published.members()} == {0.5}
+    assert len(published.members()) == 50
+    assert published.with_protocol("honest") == GS
+
+
+@pytest.mark.parametrize("id", ["beyond/mnist/linear/gs+discrete", "beyond/mnist/linear/gs+discrete+hard"])
+def test_discrete_objective_has_no_prior_temperature(id):
+    for spec in (SPECS[id], SPECS[id].with_protocol("published")):
+        assert {m.prior_temperature for m in spec.members()} == {None}
+
+
+@pytest.mark.parametrize("spec", VAES, ids=lambda spec: spec.id)
+def test_shortened(spec):
+    short = spec.shortened()
+    assert (short.id, short.smoke, short.epochs) == (spec.id, True, 2)
+    assert short.temperatures == (0.25, 0.67)
+    assert short.seeds == SEEDS[:2]
+    assert len(short.members()) == (12 if spec.prior_temperatures else 4)
+    assert set(short.members()) <= set(spec.members())
+    assert short.settings() == spec.settings() | {"epochs": 2}
+
+
+def test_shortened_keeps_to_the_temperatures_given():
+    assert replace(IGR, temperatures=(0.1, 0.2, 0.3)).shortened().temperatures == (0.1, 0.2)
+
+
+def test_settings_are_json_and_tell_specs_apart():
+    settings = [json.dumps(spec.settings(), sort_keys=True) for spec in VAES]
+    assert len(set(settings)) == len(VAES)
+    assert IGR.settings() == {
+        "dataset": "mnist",
+        "architecture": "linear",
+        "method": "igr-i",
+        "landing": False,
+        "objective": "continuous",
+        "forward": "soft",
+        "bound": "elbo",
+        "num_samples": 1,
+        "prior": "output",
+        "epochs": 300,
+        "batch_size": 100,
+        "learning_rate": 3e-4,
+    }
+
+
+def test_specs_cannot_be_changed():
+    with pytest.raises(FrozenInstanceError):
+        IGR.epochs = 1
+    with pytest.raises(TypeError):
+        SPECS["new"] = IGR
+    with pytest.raises(TypeError):
+        PUBLISHED["new"] = IGR.paper
+
+
+@pytest.mark.parametrize(
+    ("spec", "changes", "advice"),
+    [
+        (IGR, {"dataset": "cifar"}, "dataset is 'cifar', expected one of mnist, fmnist, omniglot"),
+        (IGR, {"architecture": "deep"}, "architecture is 'deep', expected one of linear, nonlinear"),
+        (IGR, {"method": "dldpmm"}, "method is 'dldpmm', expected one of igr-i, igr-planar, igr-sb, gs"),
+        (IGR, {"objective": "jang"}, "objective is 'jang'"),
+        (IGR, {"forward": "medium"}, "forward is 'medium'"),
+        (IGR, {"bound": "vimco"}, "bound is 'vimco'"),
+        (IGR, {"protocol": "paper"}, "protocol is 'paper', expected one of honest, published"),
+        (IGR, {"epochs": 0}, "epochs is 0, expected a positive integer"),
+        (IGR, {"batch_size": 10.0}, "batch_size is 10.0, expected a positive integer"),
+        (IGR, {"num_samples": True}, "num_samples is True, expected a positive integer"),
+        (IGR, {"learning_rate": float("nan")}, "learning_rate is nan, expected a positive number"),
+        (IGR, {"temperatures": ()}, r"temperatures are \(\), expected positive numbers"),
+        (IGR, {"temperatures": (0.1, 0.0)}, r"temperatures are \(0.1, 0.0\), expected positive numbers"),
+        (IGR, {"temperatures": ("cold",)}, r"temperatures are \('cold',\), expected positive numbers"),
+        (GS, {"prior_temperatures": (Times(-1.0),)}, "prior_temperatures are .* expected positive numbers"),
+        (IGR, {"seeds": ()}, "seeds are"),
+        (IGR, {"seeds": (1, 1)}, "seeds are"),
+        (IGR, {"seeds": (-1,)}, "seeds are"),
+        (IGR, {"prior_temperatures": (0.5,)}, "prior_temperatures are for gs with a continuous KL alone"),
+        (GS, {"prior_temperatures": ()}, "gs with a continuous KL needs prior_temperatures"),
+        (GS, {"objective": "discrete"}, "prior_temperatures are for gs with a continuous KL alone"),
+        (IGR, {"objective": "discrete", "landing": True}, "no landing to stick"),
+        (IGR, {"method": "igr-planar", "objective": "discrete"}, "the discrete KL needs igr-i or gs"),
+        (IGR, {"method": "igr-sb", "objective": "discrete"}, "the discrete KL needs igr-i or gs"),
+        (IGR, {"bound": "iwae"}, "give num_samples of 2 or more"),
+        (IGR, {"bound": "iwae", "num_samples": 5, "objective": "discrete"}, "objective continuous"),
+        (IGR, {"bound": "iwae", "num_samples": 5, "landing": True}, "would bias the gradient"),
+        (IGR, {"prior": "flow"}, "prior flow is for igr-planar alone"),
+    ],
+    ids=lambda value: ",".join(f"{name}={each}" for name, each in value.items()) if isinstance(value, dict) else "",
+)
+def test_what_cannot_be_is_refused(spec, changes, advice):
+    with pytest.raises(SpecError, match=advice):
+        replace(spec, **changes)
+    with pytest.raises(ValueError, match=spec.id):
+        replace(spec, **changes)
+
+
+# ---------------------------------------------------------------------------------------------------------------- find
+
+
+def ids(patterns):
+    return [spec.id for spec in find(patterns)]
+
+
+def test_find():
+    assert ids("table1/mnist/linear/igr-i") == ids(["table1/mnist/linear/igr-i"]) == ["table1/mnist/linear/igr-i"]
+    assert len(ids("table1/*")) == 48
+    assert len(ids("table1/mnist/linear/*")) == 8
+    assert ids("table1/mnist/linear/*+sl")[0] == "table1/mnist/linear/igr-i+sl"
+    assert ids("*/[fm]nist/linear/igr-?") == ["table1/mnist/linear/igr-i"]
+    assert ids("*") == list(SPECS)
+    assert ids([]) == []
+
+
+def test_find_gives_each_once_in_order():
+    patterns = ["beyond/*", "table1/mnist/linear/gs", "table1/mnist/linear/*", "table1/mnist/linear/gs"]
+    assert ids(patterns) == [id for id in SPECS if id.startswith(("beyond/", "table1/mnist/linear/"))]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "nearest"),
+    [
+        ("table1/mnist/linear/igr", "table1/mnist/linear/igr-i"),
+        ("table1/minst/linear/igr-i+sl", "table1/mnist/linear/igr-i+sl"),
+        ("Table1/MNIST/linear/GS", "table1/mnist/linear/gs"),
+        ("table1/minst/*", "table1/mnist/*"),
+        ("table1/mnist", "table1/mnist/*"),
+        ("table1/mnist/linear/", "table1/mnist/linear/*"),
+        ("approximate/poison/igr-sb", "approximate/poisson/igr-sb"),
+        ("", "the nearest: "),
+    ],
+)
+def test_unknown_specs_are_answered_with_the_nearest(pattern, nearest):
+    with pytest.raises(SpecError, match=rf"no spec is called '{re.escape(pattern)}'") as caught:
+        find(["table1/*", pattern])
+    assert nearest in str(caught.value)
+    suggested = str(caught.value).partition("the nearest: ")[2].split(", ")
+    assert all(ids(suggestion) for suggestion in suggested)
+
+
+# ------------------------------------------------------------------------------------------------------------ igr list
+
+
+def invoke(*args):
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    add(app)
+    return CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}).invoke(app, ["list", *map(str, args)])
+
+
+def record(spec, seed, **changes):
+    metrics = {"train": {"elbo_discrete": -120.0 - seed}, "test": {"log_likelihood": -98.0 - seed}}
+    return {
+        "spec": spec,
+        "protocol": "honest",
+        "seed": seed,
+        "tau": 0.1,
+        "prior_temperature": None,
+        "smoke": False,
+        "device": "cpu",
+        "settings": {},
+        "status": "finished",
+        "metrics": metrics,
+        "selected": ["elbo_discrete", "log_likelihood"],
+    } | changes
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "results" / "ours"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def lines(result):
+    assert result.exit_code == 0, result.output
+    return {cells[0]: cells[1:] for line in result.stdout.splitlines() for cells in [line.split("\t")]}
+
+
+def test_list_without_records(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = invoke()
+    found = lines(result)
+    assert list(found) == list(SPECS)
+    assert all(len(cells) == 6 for cells in found.values())
+    spec = SPECS["table1/mnist/linear/gs"]
+    assert found[spec.id] == ["GS", "-106.17 ± 1.00", "", "", "6.09", spec.description]
+    assert found["beyond/omniglot/nonlinear/igr-planar+flow-prior"][1] == ""
+    assert result.stderr == ""
+
+
+def test_list_shows_what_exists(results):
+    id = "table1/mnist/linear/igr-i"
+    (results / id).mkdir(parents=True)
+    records.append(results / id / "records.jsonl", [record(id, seed) for seed in (1, 2, 3)])
+    others = [record(id, 1, smoke=True), record(id, 4, selected=[]), record(id, 5, status="failed", metrics={})]
+    other = results.parent / "other"
+    other.mkdir()
+    records.append(other / "records.jsonl", others)
+    found = lines(invoke("table1/mnist/linear/*", "train-elbo/mnist/*"))
+    assert found[id][2:4] == ["3", "-100.00 ± 1.00"]
+    assert found["train-elbo/mnist/igr-i"][2:4] == ["3", "-122.00 ± 1.00"]
+    assert found["table1/mnist/linear/gs"][2:4] == ["", ""]
+    found = lines(invoke(id, "figure/*", "--records", results, "--records", results.parent))  # no file counts twice
+    assert found[id][2:4] == ["5", "-100.00 ± 1.00"]
+    assert found["figure/continuous-elbo"][2:4] == ["5", ""]
+
+
+def test_list_prefers_the_honest_run_and_then_the_best(results):
+    id = "table1/mnist/linear/igr-i"
+    runs = [
+        record(id, 1, settings={"epochs": 1}),
+        record(id, 2, settings={"epochs": 2}),
+        record(id, 3, protocol="published", metrics={"test": {"log_likelihood": -1.0}}),
+    ]
+    records.append(results / "records.jsonl", runs)
+    assert lines(invoke(id))[id][2:4] == ["3", "-99.00"]
+
+
+def test_list_shows_approximations(results):
+    id = "approximate/uniform/igr-i"
+    runs = [
+        record(id, seed, protocol=protocol, metrics={"tv": tv})
+        for seed, protocol, tv in ((0, "paper", 0.02), (1, "paper", 0.013), (2, "exact", 1e-9))
+    ]
+    records.append(results / "records.jsonl", [*runs, record(id, 3, protocol="paper", metrics=None)])
+    assert lines(invoke(id))[id][2:4] == ["4", "TV 0.013"]
+
+
+def test_list_reports_what_it_cannot_read(results):
+    id = "table1/mnist/linear/igr-i"
+    for name, content in (("a", "nonsense\n"), ("b", json.dumps(record(id, 1)) + "\n")):
+        (results / name).mkdir()
+        (results / name / "records.jsonl").write_text(content)
+    (results / "c" / "records.jsonl").mkdir(parents=True)
+    result = invoke(id)
+    assert lines(result)[id][2] == "1"
+    errors = result.stderr.splitlines()
+    assert len(errors) == 2
+    assert re.fullmatch(r"igr: left out: line 1 of .*records\.jsonl is not a record; mend it, .*", errors[0])
+    assert "Is a directory" in errors[1]
+
+
+def test_list_refuses_bad_input(results):
+    result = invoke("table1/minst/*")
+    assert result.exit_code == 2
+    assert "no spec is called 'table1/minst/*'; the nearest: table1/mnist/*" in result.output
+    result = invoke("--records", "nowhere")
+    assert result.exit_code == 2
+    assert "does not exist" in result.output
+
+
+PROGRAM = """
+import sys, typer
+from igr._commands.list import add
+app = typer.Typer()
+app.callback()(lambda: None)
+add(app)
+app(standalone_mode=False)
+assert not {"torch", "numpy", "matplotlib"} & sys.modules.keys(), "heavy"
+"""
+
+
+def test_list_on_a_terminal_and_without_torch(results):
+    """Tables as wide as the terminal, in which no id is cut short."""
+    ours, theirs = pytest.importorskip("pty").openpty()
+    env = os.environ | {"COLUMNS": "90", "NO_COLOR": "1", "TERM": "xterm"}
+    command = [sys.executable, "-c", PROGRAM, "list"]
+    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.PIPE, env=env) as process:
+        os.close(theirs)
+        output = b""
+        while chunk := _read(ours):
+            output += chunk
+        assert process.stderr.read() == b""
+    os.close(ours)
+    assert process.returncode == 0
+    text = re.sub(r"\x1b\[[\d;]*m", "", output.decode()).replace("\r\n", "\n")
+    assert all(id in text for id in SPECS)
+    assert all(len(line) <= 90 for line in text.splitlines())
+    assert "train-elbo: discretized train ELBO, read from table1" in text
+    assert re.search(r"table1/mnist/linear/gs +GS +-106\.17 ± 1\.00 +6 min", text)
+    assert "Times are estimates" in text
+
+
+def _read(terminal):
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # how Linux says that the other side is closed
+        return b""
