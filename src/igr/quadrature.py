@@ -26,11 +26,21 @@ def gauss_legendre(num_nodes: int, like: Tensor) -> tuple[Tensor, Tensor]:
         >>> (w * x**5).sum()
         tensor(0.1667)
     """
+    if torch.compiler.is_compiling() or like.device.type == "meta":
+        return _tensors(num_nodes, like.dtype, like.device)
+    return _kept_tensors(num_nodes, like.dtype, like.device)
+
+
+def _tensors(num_nodes: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     nodes, weights = _rule(num_nodes)
-    return (
-        torch.tensor(nodes, dtype=like.dtype, device=like.device),
-        torch.tensor(weights, dtype=like.dtype, device=like.device),
-    )
+    return torch.tensor(nodes, dtype=dtype, device=device), torch.tensor(weights, dtype=dtype, device=device)
+
+
+@lru_cache(maxsize=64)
+def _kept_tensors(num_nodes: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Kept, since nothing can be copied to a device while a CUDA graph is captured there."""
+    with torch.inference_mode(False):  # so that they may be part of gradients later
+        return _tensors(num_nodes, dtype, device)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator] # a compiler need not look into numpy

@@ -24,6 +24,7 @@ from igr._checks import (
     check_row_scalar,
     check_tensor,
     is_number,
+    validation,
     widen,
 )
 from igr._constraints import NearVertices, Sticks, simplex, sticks
@@ -298,6 +299,7 @@ class Planar(Transform):
         u: :math:`u`, shape ``(*, K-1)``.
         w: :math:`w`, shape ``(*, K-1)``; zero makes the flow a translation.
         b: :math:`b`, a number or shape ``(*)``.
+        validate_args: whether to look at the entries of the parameters, by default yes.
 
     Example:
         >>> flow = Planar(u=torch.tensor([1.0, 0.0]), w=torch.tensor([1.0, 1.0]))
@@ -311,18 +313,29 @@ class Planar(Transform):
     codomain = constraints.real_vector
     bijective = True
 
-    def __init__(self, u: Tensor, w: Tensor, b: float | Tensor = 0.0, cache_size: int = 0) -> None:
+    def __init__(
+        self,
+        u: Tensor,
+        w: Tensor,
+        b: float | Tensor = 0.0,
+        cache_size: int = 0,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
         super().__init__(cache_size=cache_size)
         self.u, self.w = check_parameter("u", u), check_parameter("w", w)
         self.b = float(b) if is_number(b) else check_tensor("b", b)
         if u.shape[-1] != w.shape[-1]:
             raise ValueError(f"u and w must have the same last axis, got shapes {tuple(u.shape)} and {tuple(w.shape)}")
-        for name in ("u", "w", "b"):
-            check_finite(name, getattr(self, name))
+        if validation(validate_args):
+            for name in ("u", "w", "b"):
+                check_finite(name, getattr(self, name))
         self.batch_shape = broadcast(u=u.shape[:-1], w=w.shape[:-1], b=b)
 
     def with_cache(self, cache_size: int = 1) -> Planar:
-        return self if cache_size == self._cache_size else Planar(self.u, self.w, self.b, cache_size)
+        return (
+            self if cache_size == self._cache_size else Planar(self.u, self.w, self.b, cache_size, validate_args=False)
+        )
 
     def forward_shape(self, shape: Sequence[int]) -> torch.Size:
         if len(shape) == 0 or shape[-1] != self.u.shape[-1]:
