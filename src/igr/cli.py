@@ -6,7 +6,9 @@ Nothing heavy is imported before a command needs it: ``igr --help`` loads neithe
 from typing import TYPE_CHECKING, Annotated
 
 from igr import __version__
-from igr._commands import approximate, demo
+from igr._commands import approximate, data, demo, run
+from igr._commands import list as list_
+from igr._commands import report as report_
 from igr._commands.common import needs
 
 if TYPE_CHECKING:
@@ -44,6 +46,6 @@ def build_app() -> "typer.Typer":
     ) -> None:
         """Continuous relaxations of discrete distributions."""
 
-    for command in (demo, approximate):
+    for command in (demo, list_, run, report_, data, approximate):
         command.add(app)
     return app

@@ -1,0 +1,227 @@
+"""``igr run``: the experiments of the paper."""
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
+
+from igr._commands.common import INTERRUPTED, needs, until_interrupted, writing
+from igr._commands.common import device as device_of
+
+if TYPE_CHECKING:
+    import typer
+
+    from igr.paper.run import Options, Progress
+    from igr.paper.specs import Approximation, Spec, Vae
+
+Stop = Callable[[], bool]
+Report = Callable[["Progress"], None]
+
+
+def add(app: "typer.Typer") -> None:
+    """Registers the command."""
+    import typer
+
+    @app.command()
+    def run(
+        spec: Annotated[list[str], typer.Argument(metavar="SPEC", help="Ids of igr list, or 'table1/mnist/linear/*'.")],
+        out: Annotated[
+            Path | None, typer.Option(help="Folder for the records: runs, or runs/smoke.", file_okay=False)
+        ] = None,
+        protocol: Annotated[
+            Literal["honest", "published"], typer.Option(help="Ours, or that of the published code.")
+        ] = "honest",
+        smoke: Annotated[
+            bool, typer.Option("--smoke", help="Cut short, on images that come with igr, to see that all works.")
+        ] = False,
+        dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done.")] = False,
+        device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1, ...")] = "cpu",
+        dtype: Annotated[Literal["float32", "float64"], typer.Option(help="What to compute in.")] = "float32",
+        seed: Annotated[int, typer.Option(help="Added to all seeds, for another replicate.", min=0, max=2**31)] = 0,
+        max_minutes: Annotated[
+            float | None, typer.Option(help="Save and stop after so long; the same command goes on.", min=0)
+        ] = None,
+        checkpoint_every: Annotated[float, typer.Option(help="Minutes between checkpoints.", min=0)] = 5.0,
+        checkpoints: Annotated[Path, typer.Option(help="Folder for them.", file_okay=False)] = Path("runs/checkpoints"),
+        data_dir: Annotated[Path | None, typer.Option(help="Where the data sets are; see igr data.")] = None,
+        log_json: Annotated[
+            Path | None, typer.Option(help="Also write progress to this file, one JSON object a line.", dir_okay=False)
+        ] = None,
+        commit: Annotated[
+            str | None, typer.Option(help="The commit to record, where igr runs from a copy without its history.")
+        ] = None,
+        fresh: Annotated[bool, typer.Option("--fresh", help="Do again what is in the records or half done.")] = False,
+    ) -> None:
+        """Train the cells of the paper's tables; choose, evaluate and record.
+
+        All temperatures and seeds of a cell are trained together. Ctrl-C, --max-minutes or a crash lose nothing but
+        minutes: the same command goes on. What the records hold already is not done again.
+        """
+        from igr.paper.specs import SpecError, find
+
+        try:
+            specs = find(spec)
+        except SpecError as error:
+            raise typer.BadParameter(str(error), param_hint="SPEC") from error
+        out = (Path("runs/smoke") if smoke else Path("runs")) if out is None else out
+        if smoke and out.resolve().parts[-2:] == ("results", "ours"):
+            raise typer.BadParameter("records of smoke runs do not belong into results/ours", param_hint="--out")
+        cells, fits = _work(specs, protocol, smoke, seed)
+        if dry_run:
+            _describe(cells, fits)
+            return
+        with until_interrupted(), ExitStack() as stack:
+            try:
+                import torch
+
+                from igr.paper.run import Options
+            except ModuleNotFoundError as error:
+                needs("igr run", error)
+            where = device_of(device)
+            folders = {"out": out, "checkpoints": checkpoints, "data_dir": data_dir}
+            options = Options(
+                **folders,  # type: ignore[arg-type]
+                device=where,
+                dtype=getattr(torch, dtype),
+                checkpoint_minutes=checkpoint_every,
+                fresh=fresh,
+                commit=commit,
+            )
+            stack.enter_context(writing(out))
+            stop = stack.enter_context(_stopping(max_minutes))
+            log = stack.enter_context(log_json.open("a", encoding="utf-8")) if log_json else None
+            finished = _run(cells, options, stop, log) and _approximate(fits, options, stop, seed, smoke)
+        if not finished:
+            _say_stopped(stop)
+        typer.echo(f"The records are in {out}; make a report of them with: igr report --records {out}")
+
+
+def _work(specs: "Sequence[Spec]", protocol: str, smoke: bool, seed: int) -> "tuple[list[Vae], list[Approximation]]":
+    """What there is to train and to fit; what is read from other specs becomes these."""
+    from dataclasses import replace
+
+    from igr.paper.specs import SPECS, Approximation, Derived, Vae
+
+    ids = dict.fromkeys(id for spec in specs for id in (spec.sources if isinstance(spec, Derived) else (spec.id,)))
+    found = [SPECS[id] for id in ids]
+    cells = [spec.with_protocol(protocol) for spec in found if isinstance(spec, Vae)]
+    cells = [replace(cell, seeds=tuple(seed + each for each in cell.seeds)) for cell in cells]
+    fits = [spec for spec in found if isinstance(spec, Approximation)]
+    return [cell.shortened() if smoke else cell for cell in cells], fits
+
+
+def _describe(cells: "Sequence[Vae]", fits: "Sequence[Approximation]") -> None:
+    for cell in cells:
+        members = f"{len(cell.members())} members, {cell.epochs} epochs, {cell.protocol}"
+        print(f"{cell.id}\t{cell.description}\t{members}\tabout {cell.minutes:.1f} minutes on one H200")
+    for fit in fits:
+        print(f"{fit.id}\t{fit.description}")
+
+
+def _run(cells: "Sequence[Vae]", options: "Options", stop: Stop, log: IO[str] | None) -> bool:
+    """Runs one cell after another; whether all are done."""
+    from igr.paper.checkpoint import CheckpointError
+    from igr.paper.data import DataError
+    from igr.paper.records import RecordError
+    from igr.paper.run import run_cell
+
+    with _display(len(cells)) as show:
+        for number, cell in enumerate(cells, 1):
+
+            def report(progress: "Progress", number: int = number) -> None:
+                show(number, progress)
+                if log is not None:
+                    print(json.dumps(progress._asdict(), allow_nan=False), file=log, flush=True)
+
+            try:
+                done = run_cell(cell, options, stop, report)
+            except (CheckpointError, DataError, RecordError) as error:
+                print(f"igr: {error}", file=sys.stderr)
+                sys.exit(1)
+            if done is None:
+                return False
+    return True
+
+
+def _approximate(fits: "Sequence[Approximation]", options: "Options", stop: Stop, seed: int, smoke: bool) -> bool:
+    """Fits the approximations among the specs, into one file of records; whether all are done."""
+    from igr._commands.approximate import fit
+    from igr._commands.common import progress
+    from igr.paper.approximate import TICKS, Settings
+
+    settings = Settings(seed=seed).shortened() if smoke else Settings(seed=seed)
+    for target in dict.fromkeys(spec.target for spec in fits):
+        if stop():
+            return False
+        only = [spec.id for spec in fits if spec.target == target]
+        with progress() as bar:
+            total, folder = TICKS * len(only), options.out / "approximate"
+
+            def report(words: str, n: int, bar: Callable[..., None] = bar, total: int = total) -> None:
+                bar(words, total, n)
+
+            fit([target], settings, options.device, folder, report, exact=False, fresh=options.fresh, only=only)
+    return True
+
+
+@contextmanager
+def _stopping(max_minutes: float | None) -> Iterator[Stop]:
+    """A function that says whether to stop: after so long, or once asked to by Ctrl-C or a polite kill.
+
+    A second Ctrl-C does not wait.
+    """
+    start = time.monotonic()
+    asked: list[int] = []
+
+    def ask(number: int, _: Any) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+        print("igr: saving; press Ctrl-C again to leave at once", file=sys.stderr)
+
+    def stop() -> bool:
+        stop.interrupted = bool(asked)  # type: ignore[attr-defined]
+        return bool(asked) or (max_minutes is not None and time.monotonic() - start > 60 * max_minutes)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _say_stopped(stop: Stop) -> None:
+    print("igr: stopped before the end; the same command goes on from here", file=sys.stderr)
+    sys.exit(INTERRUPTED if getattr(stop, "interrupted", False) else 0)
+
+
+@contextmanager
+def _display(cells: int) -> Iterator[Callable[[int, "Progress"], None]]:
+    """On a terminal: which cell, how many epochs, members alive, the best objective, and the time left."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    columns = (
+        TextColumn("{task.fields[cell]}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}"),
+        TimeRemainingColumn(),
+    )
+    with Bars(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bars:
+        tasks: dict[int, Any] = {}
+
+        def show(number: int, at: "Progress") -> None:
+            if number not in tasks:
+                tasks[number] = bars.add_task("", cell=f"{number}/{cells} {at.spec}", total=at.epochs)
+            best = "" if at.best is None else f", best {at.best:.2f}"
+            words = f"{at.phase}, {at.alive} of {at.members} alive{best}"
+            bars.update(tasks[number], description=words, completed=at.epoch)
+
+        yield show

@@ -1,0 +1,140 @@
+r"""The VAE of the paper, many of them at once: every parameter has a leading axis E, one slice for each member.
+
+Encoder and decoder are affine, 784 - 200 - 784, or have two hidden layers each, 784 ~ 512 ~ 256 - 200 - 256 ~ 512 ~ 784
+with ReLU. The encoder says :math:`(\mu, \log \sigma)`, or the logits, of N variables with K categories for each image.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from igr.paper.likelihood import bernoulli_log_prob, gaussian_log_prob
+from igr.paper.specs import Vae
+from igr.paper.streams import generator_of
+
+__all__ = ["EnsembleVae", "members_axis"]
+
+HIDDEN = {"linear": (), "nonlinear": (512, 256)}
+SCALE_FLOOR = 0.1  # of the Gaussian decoder: without one, pixels that are black in every image have infinite density
+PLANAR_LAYERS, PLANAR_STD = 2, 0.05
+
+
+class EnsembleVae(nn.Module):
+    """The parameters of E variational autoencoders, and what they compute.
+
+    A member starts from its own seed: the same weights whatever the other members are, and whatever its temperature.
+    Weights are drawn uniformly as by Glorot and Bengio (2010), biases start at zero.
+
+    Arguments:
+        cell: architecture, method, data set and protocol.
+        seeds: the seed of each member, E of them.
+        num_variables: N.
+        num_categories: K.
+        num_pixels: D.
+        dtype: of the parameters.
+    """
+
+    def __init__(
+        self,
+        cell: Vae,
+        seeds: Sequence[int],
+        *,
+        num_variables: int = 20,
+        num_categories: int = 10,
+        num_pixels: int = 784,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        self.cell, self.shape = cell, (num_variables, num_categories)
+        self.grey = cell.dataset == "fmnist"
+        hidden, coded = HIDDEN[cell.architecture], num_variables * num_categories
+        parameters = coded if cell.method == "gs" else 2 * num_variables * (num_categories - 1)
+        encoder = [num_pixels, *hidden, parameters]
+        decoder = [coded, *reversed(hidden), (2 if self.grey else 1) * num_pixels]
+        sizes = [*pairwise(encoder), *pairwise(decoder)]
+        generators = [generator_of(seed, "weights") for seed in seeds]
+        self.weights = nn.ParameterList([_glorot(generators, *size).to(dtype) for size in sizes])
+        self.biases = nn.ParameterList([torch.zeros(len(seeds), 1, size[1], dtype=dtype) for size in sizes])
+        self.depth = len(encoder) - 1
+        if cell.method == "igr-planar":
+            shape = (2, PLANAR_LAYERS, 1, num_variables, num_categories - 1)
+            drawn = torch.stack([torch.randn(shape, generator=each) for each in generators]) * PLANAR_STD
+            u, w = drawn.to(dtype).movedim(0, 2)  # (layers, E, 1, N, K - 1) each
+            self.u, self.w = nn.Parameter(u.contiguous()), nn.Parameter(w.contiguous())
+            self.b = nn.Parameter(torch.zeros(u.shape[:-1], dtype=dtype))
+
+    @property
+    def num_members(self) -> int:
+        """E."""
+        return len(self.weights[0])
+
+    @property
+    def noise_shape(self) -> tuple[int, int]:
+        """The noise of one sample: ``(N, K - 1)``, or ``(N, K)`` for GS."""
+        N, K = self.shape
+        return N, K if self.cell.method == "gs" else K - 1
+
+    def subset(self, rows: Sequence[int]) -> EnsembleVae:
+        """Some of the members, as copies."""
+        other = copy.deepcopy(self)
+        for parameter in other.parameters():
+            index = torch.as_tensor(rows, device=parameter.device)
+            parameter.data = parameter.data.index_select(members_axis(parameter), index)
+        return other
+
+    def encode(self, x: Tensor) -> tuple[Tensor, ...]:
+        r""":math:`\mu` and :math:`\log \sigma`, ``(E, B, N, K-1)``, or logits, ``(E, B, N, K)``, of x ``(E, B, D)``."""
+        h = self._layers(x, 0, self.depth)
+        if self.cell.method == "gs":
+            return (h.unflatten(-1, self.noise_shape),)
+        mu, xi = h.unflatten(-1, (2, *self.noise_shape)).unbind(-3)
+        return mu, xi
+
+    def decode(self, z: Tensor) -> Tensor:
+        """The parameters of the pixels, ``(S, E, B, D)`` or ``(S, E, B, 2 D)``, for z of shape ``(S, E, B, N, K)``."""
+        S, E, B = z.shape[:3]
+        h = z.flatten(-2).transpose(0, 1).reshape(E, S * B, -1)
+        return self._layers(h, self.depth, len(self.weights)).view(E, S, B, -1).transpose(0, 1)
+
+    def log_px(self, x: Tensor, z: Tensor) -> Tensor:
+        """log p(x | z), ``(S, E, B)``, for x of shape ``(E, B, D)``."""
+        pixels = self.decode(z)
+        if not self.grey:
+            return bernoulli_log_prob(x, pixels)
+        if self.cell.protocol == "published":
+            mean, scale = F.elu(pixels).chunk(2, -1)
+            return gaussian_log_prob(x, mean.sigmoid(), 1e-6 + F.softplus(scale))
+        mean, scale = pixels.chunk(2, -1)
+        return gaussian_log_prob(x, mean.sigmoid(), SCALE_FLOOR + F.softplus(scale))
+
+    def mean_image(self, z: Tensor) -> Tensor:
+        """The expected pixels, in [0, 1], shape ``(S, E, B, D)``."""
+        pixels = self.decode(z)
+        if not self.grey:
+            return pixels.sigmoid()
+        mean = pixels.chunk(2, -1)[0]
+        return (F.elu(mean) if self.cell.protocol == "published" else mean).sigmoid()
+
+    def _layers(self, h: Tensor, first: int, end: int) -> Tensor:
+        for i in range(first, end):
+            h = torch.baddbmm(self.biases[i], h, self.weights[i])
+            h = h.relu() if i + 1 < end else h
+        return h
+
+
+def members_axis(parameter: Tensor) -> int:
+    """Weights and biases begin with E; the parameters of planar flows with the layers, then E."""
+    return 0 if parameter.dim() == 3 else 1
+
+
+def _glorot(generators: Sequence[torch.Generator], fan_in: int, fan_out: int) -> Tensor:
+    """One uniform draw for each member, ``(E, in, out)``, in float32 whatever the model computes in."""
+    limit = math.sqrt(6 / (fan_in + fan_out))
+    return torch.stack([torch.empty(fan_in, fan_out).uniform_(-limit, limit, generator=each) for each in generators])

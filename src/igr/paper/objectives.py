@@ -1,0 +1,177 @@
+r"""What is trained: relaxed samples of the posterior from given noise, their KL terms, and the bounds made of both.
+
+Noise comes from outside, so that every member of an ensemble has its own, and a step is a function of what is given.
+Samples are ``(S, E, B, N, K)``; ratios and divergences are summed over the N variables.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributions import Normal
+
+from igr import functional
+from igr._bases import gaussian_kl
+from igr.distributions import GumbelSoftmax, InvertibleGaussian, Relaxation
+from igr.kl import categorical_kl
+from igr.paper.models import EnsembleVae
+from igr.paper.priors import Prior
+from igr.recovery import recovered_log_probs
+from igr.transforms import Planar, StickBreaking, call_and_ladj
+
+NODES = 64  # of Proposition 2 in training, at every step; metrics use all that it takes
+
+__all__ = ["objective", "posterior", "relaxed_terms"]
+
+
+class Draw(NamedTuple):
+    """A relaxed sample of all variables, and what its density is computed from."""
+
+    z: Tensor
+    """The relaxed sample, ``(S, E, B, N, K)``."""
+    scores: Tensor
+    """What decides the hard sample: y after the flow, or logits and noise."""
+    origin: Tensor
+    """What the densities see: y before the flow, or log z for GS."""
+    ladj: Tensor | float
+    """The log-determinant of a planar flow; others cancel between posterior and prior."""
+
+
+def objective(vae: EnsembleVae, x: Tensor, tau: Tensor, prior: Prior, noise: Tensor) -> Tensor:
+    """The training objective of each image, ``(E, B)``, to be maximised.
+
+    Arguments:
+        vae: the members.
+        x: images in [0, 1], ``(E, B, D)``.
+        tau: temperatures, ``(E, 1, 1, 1)``.
+        prior: the prior.
+        noise: ``(S, E, B, N, K - 1)`` standard normal, or ``(S, E, B, N, K)`` standard Gumbel for GS.
+    """
+    cell, parameters = vae.cell, vae.encode(x)
+    sample = _draw(vae, parameters, tau, noise)
+    z = sample.z
+    if cell.forward == "hard":
+        harden = functional.one_hot_argmax if cell.method == "gs" else functional.harden
+        z = functional.straight_through(harden(sample.scores), z)
+    log_px = vae.log_px(x, z)  # (S, E, B)
+    if cell.objective == "discrete":
+        return log_px.mean(0) - discrete_kl(vae, parameters)
+    if cell.bound == "elbo" and not cell.landing and cell.protocol == "honest":
+        closed = closed_form_kl(vae, parameters, prior)
+        if closed is not None:
+            return log_px.mean(0) - closed
+    log_w = log_px - log_ratio(vae, parameters, tau, prior, noise, sample)
+    return log_w.mean(0) if cell.bound == "elbo" else log_w.logsumexp(0) - math.log(len(log_w))
+
+
+def relaxed_terms(vae: EnsembleVae, x: Tensor, tau: Tensor, prior: Prior, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """log p(x | z) of relaxed samples, ``(S, E, B)``, and their KL term, whatever was trained."""
+    parameters = vae.encode(x)
+    sample = _draw(vae, parameters, tau, noise)
+    closed = closed_form_kl(vae, parameters, prior)
+    ratio = log_ratio(vae, parameters, tau, prior, noise, sample) if closed is None else closed.unsqueeze(0)
+    return vae.log_px(x, sample.z), ratio
+
+
+def posterior(vae: EnsembleVae, x: Tensor, tau: Tensor) -> Relaxation:
+    """q(z | x) of all members as a relaxation of this library, batch shape ``(E, B, N)``."""
+    parameters = vae.encode(x)
+    if vae.cell.method == "gs":
+        return GumbelSoftmax(tau, *parameters, validate_args=False)
+    mu, xi = parameters
+    return InvertibleGaussian(mu, xi.exp(), tau, flow=_flow(vae) or None, validate_args=False)
+
+
+def closed_form_kl(vae: EnsembleVae, parameters: tuple[Tensor, ...], prior: Prior) -> Tensor | None:
+    """Equation 13 for IGR-I and IGR-SB, whose flow the prior shares; ``(E, B)``, or nothing."""
+    if vae.cell.method not in ("igr-i", "igr-sb"):
+        return None
+    mu, xi = parameters
+    return gaussian_kl(Normal(mu, xi.exp(), validate_args=False), prior.normal).sum(-1)
+
+
+def discrete_kl(vae: EnsembleVae, parameters: tuple[Tensor, ...]) -> Tensor:
+    """The KL divergence of the recovered categoricals from the uniform distribution, ``(E, B)``.
+
+    For GS that is equation 8, the KL of Jang et al. (2017); for IGR-I it is taken through Proposition 2.
+
+    Raises:
+        NotImplementedError: the recovered distribution is not differentiable, or too costly for every step.
+    """
+    if vae.cell.method == "gs":
+        logits = parameters[0]
+    elif vae.cell.method == "igr-i":
+        mu, xi = parameters
+        finite = mu.isfinite() & (xi.abs() < 80)  # a member that diverged must not stop the others: its loss shows it
+        mu, xi = torch.where(finite, mu, 0.0), torch.where(finite, xi, 0.0)
+        logits = recovered_log_probs(mu, xi.exp(), num_nodes=NODES)
+    else:
+        raise NotImplementedError(f"no discrete objective for {vae.cell.method}: use igr-i or gs")
+    return categorical_kl(logits, torch.zeros_like(logits)).sum(-1)
+
+
+def log_ratio(
+    vae: EnsembleVae, parameters: tuple[Tensor, ...], tau: Tensor, prior: Prior, noise: Tensor, sample: Draw
+) -> Tensor:
+    """log q(z | x) - log p(z) of the relaxed sample, ``(S, E, B)``.
+
+    With sticking the landing (Roeder et al., 2017) the parameters inside log q are constants: what is left out of the
+    gradient is the score, whose mean is zero.
+    """
+    if vae.cell.landing:
+        parameters = tuple(parameter.detach() for parameter in parameters)
+    if vae.cell.method == "gs":
+        return gumbel_log_ratio(sample.origin, parameters[0], noise, tau, prior, vae.cell.landing).sum(-1)
+    mu, xi = parameters
+    eps = (sample.origin - mu) * (-xi).exp() if vae.cell.landing else noise
+    log_q = (-0.5 * eps.square() - xi).sum(-1) - sample.ladj
+    at = sample.scores if vae.cell.method == "igr-planar" else sample.origin
+    return (log_q - prior.log_prob(at)).sum(-1)
+
+
+def gumbel_log_ratio(log_z: Tensor, logits: Tensor, noise: Tensor, tau: Tensor, prior: Prior, landing: bool) -> Tensor:
+    r"""The log-ratio of two densities of equation 6 at one z: their common factor :math:`\prod_k z_k^{-1}` drops out.
+
+    The prior has equal logits and a temperature of its own.
+    """
+    if prior.temperature is None:
+        raise ValueError("the continuous objective of GS needs a prior temperature for every member")
+    K = log_z.shape[-1]
+    constant = (K - 1) * (tau.log() - prior.temperature.log()).squeeze(-1)
+    # log α - τ log z is the noise with its sign changed, up to a constant that the energy does not see
+    log_q = -_energy(logits - tau * log_z if landing else -noise)
+    return constant + log_q + _energy(-prior.temperature * log_z)
+
+
+def _energy(x: Tensor) -> Tensor:
+    r""":math:`K \log \sum_k e^{x_k} - \sum_k x_k`."""
+    return x.shape[-1] * x.logsumexp(-1) - x.sum(-1)
+
+
+def _draw(vae: EnsembleVae, parameters: tuple[Tensor, ...], tau: Tensor, noise: Tensor) -> Draw:
+    if vae.cell.method == "gs":
+        scores = parameters[0] + noise
+        log_z = (scores / tau).log_softmax(-1)
+        return Draw(log_z.exp(), scores, log_z, 0.0)
+    mu, xi = parameters
+    y = torch.addcmul(mu, xi.exp(), noise)
+    scores, ladj = y, torch.zeros_like(y[..., 0]) if vae.cell.method == "igr-planar" else 0.0
+    for part in _flow(vae):
+        if isinstance(part, Planar):
+            scores, change = call_and_ladj(part, scores)
+            ladj = ladj + change
+        else:
+            scores = part(scores)
+    return Draw(functional.softmaxpp(scores, tau), scores, y, ladj)
+
+
+def _flow(vae: EnsembleVae) -> list[StickBreaking | Planar]:
+    """What comes between the Gaussian and the softmax++."""
+    if vae.cell.method == "igr-sb":
+        return [StickBreaking(leftover=vae.cell.protocol == "honest")]
+    if vae.cell.method == "igr-planar":
+        return [Planar(u, w, b, validate_args=False) for u, w, b in zip(vae.u, vae.w, vae.b, strict=True)]
+    return []

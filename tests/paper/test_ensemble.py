@@ -1,0 +1,188 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from igr.paper.ensemble import BLOCK, Ensemble
+from igr.paper.models import EnsembleVae, members_axis
+from igr.paper.specs import SPECS, Times, Vae
+
+CPU = torch.device("cpu")
+SMALL = {"num_variables": 3, "num_categories": 4}
+
+
+def images(n=60, pixels=12):
+    return (np.random.default_rng(0).random((n, pixels)) < 0.3).astype(np.uint8)
+
+
+def cell(id="table1/mnist/linear/igr-i", **changes) -> Vae:
+    defaults = {"temperatures": (0.1, 0.5), "seeds": (1, 2), "batch_size": 10, "learning_rate": 0.01, "epochs": 3}
+    return replace(SPECS[id], **defaults | changes)
+
+
+def ensemble(spec, n=60) -> Ensemble:
+    return Ensemble(spec, images(n), CPU, torch.float64, **SMALL)
+
+
+def row(vae, i):
+    return [p.detach().select(members_axis(p), i) for p in vae.parameters()]
+
+
+@pytest.mark.parametrize(
+    ("id", "parameters"),
+    [
+        ("table1/mnist/linear/igr-i", 440_184),
+        ("table1/mnist/linear/igr-sb", 440_184),
+        ("table1/mnist/linear/igr-planar", 440_944),
+        ("table1/mnist/linear/gs", 314_584),
+        ("table1/mnist/nonlinear/igr-i", 1_211_000),
+        ("table1/mnist/nonlinear/gs", 1_169_880),
+    ],
+)
+def test_sizes_are_those_of_the_published_models(id, parameters):
+    vae = EnsembleVae(SPECS[id], [1])
+    assert sum(p.numel() for p in vae.parameters()) == parameters
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        cell(),
+        cell("table1/mnist/nonlinear/igr-sb+sl"),
+        cell("table1/mnist/linear/igr-planar"),
+        cell("table1/mnist/linear/gs", prior_temperatures=(0.5, Times(1.0))),
+        cell("beyond/mnist/linear/igr-i+iwae"),
+        cell("beyond/mnist/linear/gs+discrete+hard"),
+        cell("table1/fmnist/linear/igr-i"),
+    ],
+    ids=lambda spec: spec.id.partition("/")[2],
+)
+def test_members_are_trained_as_if_alone(spec):
+    together = ensemble(spec)
+    for _ in range(2):
+        losses = together.run_epoch()
+    for i, member in enumerate(together.members):
+        priors = () if member.prior_temperature is None else (member.prior_temperature,)
+        one = replace(spec, temperatures=(member.tau,), seeds=(member.seed,), prior_temperatures=priors)
+        alone = ensemble(one)
+        for _ in range(2):
+            loss = alone.run_epoch()
+        torch.testing.assert_close(loss[0], losses[i], rtol=1e-12, atol=0)
+        for expected, found in zip(row(alone.vae, 0), row(together.vae, i), strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_seeds_share_nothing_and_temperatures_all_but_the_temperature():
+    spec = cell()
+    trained = ensemble(spec)
+    start = EnsembleVae(spec, [m.seed for m in trained.members], num_pixels=12, dtype=torch.float64, **SMALL)
+    first = start.weights[0]
+    assert torch.equal(first[0], first[2])
+    assert not torch.equal(first[0], first[1])
+    trained.run_epoch()
+    assert not torch.equal(trained.vae.weights[0][0], trained.vae.weights[0][2])
+
+
+def test_every_image_is_seen_once_in_an_epoch_in_an_order_of_its_own():
+    trained = ensemble(cell())
+    trained.run_epoch()
+    first = trained._order.clone()
+    assert all(sorted(order.flatten().tolist()) == list(range(60)) for order in first)
+    assert not torch.equal(first[0], first[1])
+    trained.run_epoch()
+    assert not torch.equal(first, trained._order)
+
+
+def test_noise_is_fresh_in_every_block_and_epoch():
+    spec = cell(batch_size=1)
+    trained = ensemble(spec, n=2 * BLOCK)
+    seen = []
+    for epoch in range(2):
+        for block in range(2):
+            trained.epoch = epoch
+            trained._fill_noise(block)
+            seen.append(trained._noise.clone())
+    for a in range(4):
+        assert 0.9 < seen[a].std().item() < 1.1
+        for b in range(a):
+            assert not torch.isclose(seen[a], seen[b]).any()
+    assert not torch.isclose(seen[0][:, :, 0], seen[0][:, :, 1]).any()
+
+
+@pytest.mark.parametrize("id", ["table1/mnist/linear/igr-planar", "table1/mnist/linear/gs"])
+def test_goes_on_from_any_step_bit_for_bit(id):
+    spec = cell(id, prior_temperatures=(0.5,) if id.endswith("gs") else ())
+    whole = ensemble(spec)
+    losses = torch.stack([whole.run_epoch() for _ in range(3)])
+    first = ensemble(spec)
+    first.run_epoch()
+    assert first.run_epoch(stop=lambda: first.step == 3) is None
+    tensors, numbers = first.state()
+    assert (numbers["epoch"], numbers["step"]) == (1, 3)
+    second = ensemble(spec)
+    second.load({name: tensor.clone() for name, tensor in tensors.items()}, numbers)
+    rest = torch.stack([second.run_epoch(), second.run_epoch()])
+    assert torch.equal(rest, losses[1:])
+    for a, b in zip(whole.vae.parameters(), second.vae.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("id", ["table1/mnist/linear/igr-planar", "beyond/mnist/linear/igr-i+discrete"])
+def test_a_member_that_diverges_is_frozen_and_disturbs_nobody(id):
+    spec = cell(id)
+    calm, struck = ensemble(spec), ensemble(spec)
+    calm.run_epoch()
+    struck.run_epoch()
+    before = [p.clone() for p in row(struck.vae, 1)]
+    with torch.no_grad():
+        struck.vae.weights[0][1, 0, 0] = torch.inf
+    for _ in range(2):
+        expected, found = calm.run_epoch(), struck.run_epoch()
+        assert not found[1].isfinite()
+        others = [0, 2, 3]
+        assert torch.equal(found[others], expected[others])
+    assert struck.failed == {1: 2}
+    assert struck.alive == others
+    for i in others:
+        for a, b in zip(row(calm.vae, i), row(struck.vae, i), strict=True):
+            assert torch.equal(a, b)
+    for a, b in zip(before, row(struck.vae, 1), strict=True):  # back to the last epoch that went well
+        assert torch.equal(a, b)
+    tensors, numbers = struck.state()
+    again = ensemble(replace(spec, epochs=4))
+    again.load(tensors, numbers)
+    assert again.failed == {1: 2}
+    again.run_epoch()
+    for a, b in zip(before, row(again.vae, 1), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_too_few_images_are_refused():
+    with pytest.raises(ValueError, match="60 images are less than one batch of 100"):
+        Ensemble(cell(batch_size=100), images(60), CPU, **SMALL)
+
+
+def test_held_out_is_the_training_objective_on_other_images():
+    spec = cell("table1/mnist/linear/gs", prior_temperatures=(0.5,), temperatures=(0.5,), seeds=(1,))
+    trained = ensemble(spec)
+    for _ in range(3):
+        trained.run_epoch()
+    held = torch.from_numpy(images())
+    values = torch.stack([_at_epoch(trained, held, epoch) for epoch in range(200)])
+    # an epoch of tiny steps measures the same on the same images
+    frozen = ensemble(replace(spec, learning_rate=1e-300))
+    frozen.vae.load_state_dict(trained.vae.state_dict())
+    losses = torch.stack([_loss_at(frozen, epoch) for epoch in range(200)])
+    z = (values.mean(0) + losses.mean(0)) / (values.var(0) / 200 + losses.var(0) / 200).sqrt()
+    assert z.abs().max() < 5
+
+
+def _at_epoch(trained, held, epoch):
+    trained.epoch = epoch
+    return trained.held_out(held)
+
+
+def _loss_at(frozen, epoch):
+    frozen.epoch = epoch
+    return frozen.run_epoch().double()
