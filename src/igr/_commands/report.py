@@ -1,0 +1,50 @@
+"""``igr report``: every table and figure, from records alone."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from igr._commands.common import needs, progress, until_interrupted, writing
+
+if TYPE_CHECKING:
+    import typer
+
+
+def add(app: "typer.Typer") -> None:
+    """Registers the command."""
+    import typer
+    from rich.console import Console
+
+    @app.command()
+    def report(
+        records: Annotated[
+            list[Path] | None,
+            typer.Option(
+                help="Folder with records, at any depth; may be repeated. [default: results/ours, else runs]",
+                metavar="DIR",
+            ),
+        ] = None,
+        out: Annotated[Path, typer.Option(help="Folder for the report.", file_okay=False)] = Path("runs/report"),
+    ) -> None:
+        """Make tables and figures of all records: one HTML page, and the same as Markdown.
+
+        Nothing is computed anew, and torch is not needed. Smoke records are not mixed with real ones.
+        """
+        folders = records or [folder if (folder := Path("results/ours")).is_dir() else Path("runs")]
+        with until_interrupted(), progress() as tell:
+            try:
+                from igr.paper.report import ReportError, collect, publish, terminal_table
+
+                tell("reading records", 0)
+                found = collect(folders)
+                with writing(out):
+                    made = publish(found, out, lambda words: tell(words, 0))
+            except ModuleNotFoundError as error:
+                needs("igr report", error)
+            except ReportError as error:
+                print(f"igr: {error}", file=sys.stderr)
+                sys.exit(1)
+        if found.cells:
+            console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+            console.print(terminal_table(found.all))
+        typer.echo(f"The report is in {made.html}")

@@ -1,0 +1,108 @@
+"""Finding and reading the records that a report is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from igr.paper.methods import METHODS
+from igr.paper.records import Record, RecordError, read
+from igr.paper.report.cells import Cell, ReportError, cells
+
+__all__ = ["Records", "collect", "split"]
+
+
+@dataclass(frozen=True)
+class Records:
+    """Everything that was found."""
+
+    all: tuple[Record, ...]
+    cells: tuple[Cell, ...]
+    approximations: tuple[Record, ...]
+    others: tuple[Record, ...]
+    """Of specs that no table here is made of."""
+
+    @property
+    def smoke(self) -> bool:
+        """Whether all of it is cut short; nothing is mixed."""
+        return any(record["smoke"] for record in self.all)
+
+
+def collect(folders: Sequence[Path]) -> Records:
+    """Reads every ``*.jsonl`` below the folders.
+
+    Raises:
+        ReportError: there is nothing, or a file is not readable, or real records and shortened ones are mixed.
+    """
+    for folder in folders:
+        if not folder.is_dir():
+            raise ReportError(f"there is no folder {folder}; name one that holds records with --records")
+    paths = {path.resolve(): path for folder in folders for path in sorted(folder.rglob("*.jsonl")) if path.is_file()}
+    found: list[tuple[Record, Path]] = []
+    broken = []
+    for path in paths.values():
+        try:
+            found.extend((record, path) for record in read(path))
+        except (OSError, UnicodeDecodeError, RecordError) as error:
+            broken.append(str(error) if isinstance(error, RecordError) else f"{path} cannot be read: {error}")
+    if broken:
+        raise ReportError("\n".join([*broken, "or name folders without such files with --records"]))
+    if not found:
+        names = ", ".join(map(str, folders))
+        raise ReportError(f"no records in {names}: make some with igr run, or name another folder with --records")
+    return split(found)
+
+
+def split(found: Sequence[tuple[Record, Path]]) -> Records:
+    """Sorts records, each with its file, by what is made of them.
+
+    Raises:
+        ReportError: real records and shortened ones are mixed, or two of the same member differ.
+    """
+    _check_unmixed(found)
+    every = [record for record, _ in found]
+    vaes = [(record, path) for record, path in found if _is_vae(record)]
+    for record, path in vaes:
+        _check_vae(record, path)
+    rest = [record for record in every if not _is_vae(record)]
+    approximations: list[Record] = []
+    for record in rest:
+        if str(record["spec"]).startswith("approximate/") and record not in approximations:  # a copy is no second one
+            approximations.append(record)
+    others = [record for record in rest if not str(record["spec"]).startswith("approximate/")]
+    return Records(tuple(every), tuple(cells(vaes)), tuple(approximations), tuple(others))
+
+
+def _is_vae(record: Record) -> bool:
+    kind, *rest = str(record["spec"]).split("/")
+    return kind in ("table1", "beyond") and len(rest) == 3
+
+
+def _check_vae(record: Record, path: Path) -> None:
+    """Everything that the tables take for granted."""
+    prior, metrics, curves = record["prior_temperature"], record.get("metrics"), record.get("curves", {})
+    wrong = {
+        "seed": not isinstance(record["seed"], int),
+        "tau": not isinstance(record["tau"], int | float),
+        "prior_temperature": prior is not None and not isinstance(prior, int | float),
+        "status": record.get("status") not in ("finished", "failed"),
+        "metrics": not isinstance(metrics, dict) or not all(isinstance(each, dict) for each in metrics.values()),
+        "curves": not isinstance(curves, dict) or len({len(each) for each in curves.values()}) > 1,
+        "settings": not isinstance(record["settings"], dict) or record["settings"].get("method") not in METHODS,
+    }
+    if names := [name for name, bad in wrong.items() if bad]:
+        raise ReportError(
+            f"a record of {record['spec']} in {path} is not one of a trained VAE: {', '.join(names)} missing or of "
+            "another form; remove it, or leave the file out with --records"
+        )
+
+
+def _check_unmixed(found: Sequence[tuple[Record, Path]]) -> None:
+    short = next((each for each in found if each[0]["smoke"]), None)
+    real = next((each for each in found if not each[0]["smoke"]), None)
+    if short is not None and real is not None:
+        raise ReportError(
+            f"smoke records, which are shortened, are not mixed with real ones: {short[0]['spec']} in {short[1]} is a "
+            f"smoke record, {real[0]['spec']} in {real[1]} is not; name the folders of one kind with --records"
+        )

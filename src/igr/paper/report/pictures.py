@@ -1,0 +1,69 @@
+"""The small pictures that a run leaves beside its records."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+
+from igr.paper.report.cells import Cell, ReportError
+from igr.paper.report.document import Gallery, Image, file_name
+from igr.paper.report.tables import CHOSEN_BY
+from igr.paper.select import CRITERIA
+
+__all__ = ["galleries"]
+
+KINDS = {"reconstructions": "test images above their reconstructions", "samples": "samples from the prior"}
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+
+def galleries(cells: Sequence[Cell]) -> list[Gallery]:
+    """``reconstructions-<criterion>.png`` and ``samples-<criterion>.png`` of every folder of these cells.
+
+    Under another protocol than ``honest`` its name follows the criterion.
+
+    Raises:
+        ReportError: a file of that name is not such a picture.
+    """
+    found: dict[str, list[Image]] = {}
+    taken: Counter[str] = Counter()
+    for (path, kind, criterion), owners in _paths(cells).items():
+        name, data = file_name(*owners[0].spec.split("/"), path.name), _read(path)
+        images = found.setdefault(owners[0].where, [])
+        if not any(image.name.endswith(name) and image.data == data for image in images):  # a copy is no second one
+            different = f"{taken[name]}-" if taken[name] else ""
+            images.append(Image(different + name, data, _caption(owners, kind, criterion)))
+            taken[name] += 1
+    return [Gallery(title, tuple(images)) for title, images in found.items() if images]
+
+
+def _paths(cells: Sequence[Cell]) -> dict[tuple[Path, str, str], list[Cell]]:
+    """The pictures that there are, and whose they may be: runs on several devices share a folder."""
+    found: dict[tuple[Path, str, str], list[Cell]] = {}
+    for cell in cells:
+        suffix = "" if cell.protocol == "honest" else f"-{cell.protocol}"
+        for folder, criterion, kind in product(cell.folders, CRITERIA, KINDS):
+            path = folder / f"{kind}-{criterion}{suffix}.png"
+            if path.is_file():
+                found.setdefault((path, kind, criterion), []).append(cell)
+    return found
+
+
+def _caption(owners: Sequence[Cell], kind: str, criterion: str) -> str:
+    words = f"{owners[0].name}: {KINDS[kind]}"
+    chosen = owners[0].chosen(criterion)
+    if len(owners) > 1 or chosen is None:
+        return f"{words}, τ chosen by the {CHOSEN_BY[criterion]}."
+    prior = "" if chosen.prior_temperature is None else f", prior τ = {chosen.prior_temperature:g}"
+    return f"{words}, τ = {chosen.tau:g}{prior} chosen by the {CHOSEN_BY[criterion]}."
+
+
+def _read(path: Path) -> bytes:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ReportError(f"{path} cannot be read: {error.strerror}") from error
+    if not data.startswith(SIGNATURE):
+        raise ReportError(f"{path} is not a PNG picture; remove it, or run the cell again")
+    return data

@@ -1,0 +1,79 @@
+"""Where the numbers are from: run times, and the environment of the records."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from igr.paper.methods import METHODS
+from igr.paper.records import Record
+from igr.paper.report.cells import Cell, place
+from igr.paper.report.document import ABSENT, Entry, Table, heading
+
+__all__ = ["changed", "environment", "run_times"]
+
+
+def run_times(cells: Sequence[Cell]) -> Table:
+    """What training took: all members of a run learn at once, so a member's time is a share of it."""
+    words = ("cell", "images", "protocol", "device")
+    numbers = ("members", "epochs", "training|seconds", "per member and epoch|milliseconds", "evaluation|seconds")
+    head = tuple(map(heading, words + numbers))
+    return Table("Wall-clock time of each cell", head, tuple(map(_times, cells)), len(words))
+
+
+def _times(cell: Cell) -> tuple[Entry, ...]:
+    runs = {(each.get("seconds"), each.get("seconds_evaluation"), each.get("members")) for each in cell.records}
+    epochs = cell.settings.get("epochs")
+    training, evaluation, members = (_total([run[i] for run in runs]) for i in range(3))
+    work = members * epochs if members and epochs else None
+    return (
+        Entry(cell.label, METHODS[cell.method].colour),
+        Entry(place(*cell.group[1:])),
+        Entry(cell.protocol),
+        Entry(cell.device),
+        Entry(ABSENT if members is None else f"{members:,.0f}"),
+        Entry(ABSENT if epochs is None else f"{epochs:,}"),
+        Entry(ABSENT if training is None else f"{training:,.1f}"),
+        Entry(ABSENT if training is None or work is None else f"{1e3 * training / work:.3g}"),
+        Entry(ABSENT if evaluation is None else f"{evaluation:,.1f}"),
+    )
+
+
+def _total(values: Sequence[float | None]) -> float | None:
+    """The sum over runs, if all of them say it."""
+    there = [value for value in values if value is not None]
+    return sum(there) if len(there) == len(values) else None
+
+
+def changed(records: Sequence[Record]) -> str | None:
+    """The line that says so if code was not as committed, or not known to be."""
+    dirty = sum(record.get("dirty") is True for record in records)
+    unknown = sum(record.get("dirty") is None for record in records)
+    words = [f"{dirty:,} come from code with uncommitted changes"] if dirty else []
+    words += [f"{unknown:,} do not say which commit they come from"] if unknown else []
+    return f"Of {len(records):,} records {' and '.join(words)}." if words else None
+
+
+def environment(records: Sequence[Record]) -> Table:
+    """What the records say of machines and versions, and how many say it."""
+    fields: dict[str, Callable[[Record], Any]] = {
+        "commit": lambda each: each.get("commit") and each["commit"] + (" + changes" if each.get("dirty") else ""),
+        "tree": lambda each: each.get("tree"),
+        "igr": lambda each: each.get("version", each.get("igr")),
+        "torch": lambda each: each.get("torch"),
+        "python": lambda each: each.get("python"),
+        "device": lambda each: each.get("device"),
+        "CPUs": lambda each: each.get("host_cpus"),
+        "precision": lambda each: each["settings"].get("dtype"),
+        "data": lambda each: each["settings"].get("data"),
+    }
+    rows: list[tuple[Entry, ...]] = []
+    for name, get in fields.items():
+        counts = Counter(str(get(each)) for each in records if get(each) is not None)
+        rows.extend((Entry(name), Entry(text), Entry(f"{count:,}")) for text, count in sorted(counts.items()))
+    dates = sorted(str(each["date"]) for each in records if each.get("date"))
+    if dates:
+        rows.append((Entry("date"), Entry(f"{dates[0]} to {dates[-1]}"), Entry(f"{len(dates):,}")))
+    head = (Entry("what"), Entry("value"), Entry("records"))
+    return Table("What the records say of code and machines", head, tuple(rows), words=2)

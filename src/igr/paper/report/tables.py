@@ -1,0 +1,230 @@
+"""The paper's tables beside ours, from cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from igr.paper.methods import METHODS
+from igr.paper.published import Published
+from igr.paper.report.cells import Cell, Summary, expected, place
+from igr.paper.report.document import ABSENT, Entry, Table, heading
+from igr.paper.report.notes import notes
+from igr.paper.select import CRITERIA, Configuration
+from igr.paper.specs import SPECS, Derived, Vae
+
+__all__ = ["CHOSEN_BY", "SHORT_COLUMNS", "Line", "likelihoods", "lines", "number", "train_elbos"]
+
+TITLES = {"table1": "Table 1", "beyond": "Beyond the paper"}
+CHOSEN_BY = {"elbo_discrete": "discrete ELBO", "log_likelihood": "bound"}
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row: a cell at the configuration that one criterion has chosen, or a spec that has no records yet."""
+
+    spec: str
+    label: str
+    method: str
+    cell: Cell | None
+    criterion: str = ""
+    configuration: Configuration | None = None
+
+    @property
+    def paper(self) -> Published | None:
+        """The paper's number."""
+        spec = SPECS.get(self.spec)
+        return spec.paper if spec is not None else None
+
+    def summary(self, split: str, metric: str) -> Summary | None:
+        """Ours."""
+        return None if self.cell is None else self.cell.summary(self.configuration, split, metric)
+
+
+class Column(NamedTuple):
+    """A heading, with what is printed small after a bar, and how to fill it."""
+
+    head: str
+    entry: Callable[[Line], Entry]
+    optional: bool = False
+    """Whether to leave it out where it is empty."""
+
+
+def number(value: float, sign: bool = False) -> str:
+    """Two decimals behind a true minus.
+
+    Example:
+        >>> number(-94.654), number(0.125, sign=True), number(-0.001)
+        ('−94.65', '+0.12', '0.00')
+    """
+    text = f"{value:+.2f}" if sign else f"{value:.2f}"
+    return text[1:] if text == "-0.00" else text.replace("-", "−")
+
+
+def lines(cell: Cell, spec: str | None = None) -> Iterator[Line]:
+    """A row for each criterion; under the id of another spec if that is read from the cell."""
+    for criterion in CRITERIA:
+        yield Line(spec or cell.spec, cell.label, cell.method, cell, criterion, cell.chosen(criterion))
+
+
+def likelihoods(kind: str, cells: Sequence[Cell]) -> list[Table]:
+    """Test log-likelihoods of ``table1`` or ``beyond``: a table for each dataset and architecture with records."""
+    specs, tables = expected(kind), []
+    groups = dict.fromkeys([f"{kind}/{spec.dataset}/{spec.architecture}" for spec in specs])
+    for group in dict.fromkeys([*groups, *("/".join(cell.group) for cell in cells)]):
+        some = [cell for cell in cells if "/".join(cell.group) == group]
+        if some and group.startswith(f"{kind}/"):
+            ids = [spec.id for spec in specs if spec.id.startswith(f"{group}/")]
+            rows = _rows({id: id for id in ids}, some, absent=kind == "table1")
+            title = f"{TITLES[kind]}: {place(*group.split('/')[1:])}"
+            tables.append(_table(title, _likelihood_columns(some, kind), rows, notes(some)))
+    return tables
+
+
+def train_elbos(cells: Sequence[Cell]) -> list[Table]:
+    """The table of discretized train ELBOs, a part for each dataset with records."""
+    derived = [spec for spec in SPECS.values() if isinstance(spec, Derived) and spec.id.startswith("train-elbo/")]
+    tables = []
+    for dataset in dict.fromkeys(spec.id.split("/")[1] for spec in derived):
+        sources = {spec.sources[0]: spec.id for spec in derived if spec.id.split("/")[1] == dataset}
+        some = [cell for cell in cells if cell.spec in sources]
+        if some:
+            title = f"Discretized train ELBO: {place(dataset, 'linear')}"
+            tables.append(_table(title, TRAIN_COLUMNS, _rows(sources, some, absent=True)))
+    return tables
+
+
+def _rows(ids: dict[str, str], cells: Sequence[Cell], *, absent: bool) -> list[Line]:
+    """The rows of a table, whose ids come from those of cells; cells without records only if ``absent``."""
+    rows: list[Line] = []
+    for source in dict.fromkeys([*ids, *(cell.spec for cell in cells)]):
+        found = [cell for cell in cells if cell.spec == source]
+        rows.extend(line for cell in found for line in lines(cell, ids.get(source)))
+        if not found and absent and isinstance(spec := SPECS[source], Vae):
+            rows.append(Line(ids[source], spec.label, spec.method, None))
+    return rows
+
+
+def _table(title: str, columns: Sequence[Column], rows: Sequence[Line], below: Sequence[str] = ()) -> Table:
+    filled = [(column, [column.entry(line) for line in rows]) for column in columns]
+    kept = [each for each in filled if not each[0].optional or any(entry.text != ABSENT for entry in each[1])]
+    head = tuple(heading(column.head) for column, _ in kept)
+    return Table(title, head, tuple(zip(*(entries for _, entries in kept), strict=True)), 2, tuple(below))
+
+
+def _method(line: Line) -> Entry:
+    return Entry(line.label, METHODS[line.method].colour, "no records yet" if line.cell is None else "")
+
+
+def _chosen_by(line: Line) -> Entry:
+    return Entry(CHOSEN_BY.get(line.criterion, ABSENT))
+
+
+def _tau(line: Line) -> Entry:
+    return Entry(ABSENT if line.configuration is None else f"{line.configuration.tau:g}")
+
+
+def _prior_temperature(line: Line) -> Entry:
+    prior = None if line.configuration is None else line.configuration.prior_temperature
+    return Entry(ABSENT if prior is None else f"{prior:g}")
+
+
+def _count(line: Line) -> Entry:
+    if line.cell is None or line.configuration is None:
+        return Entry(ABSENT)
+    n, all = len(line.cell.finished(line.configuration)), len(line.cell.members(line.configuration))
+    return Entry(f"{n}" if n == all else f"{n} of {all}")
+
+
+def _failed(line: Line) -> Entry:
+    return Entry(ABSENT if line.cell is None else f"{line.cell.failed} of {len(line.cell.records)}")
+
+
+def _paper(line: Line) -> Entry:
+    return Entry(ABSENT if line.paper is None else f"{number(line.paper.value)} ± {line.paper.sd:.2f}")
+
+
+def _metric(split: str, metric: str) -> Callable[[Line], Entry]:
+    def entry(line: Line) -> Entry:
+        found = line.summary(split, metric)
+        if found is None or line.cell is None or line.configuration is None:
+            return Entry(ABSENT)
+        text = number(found.mean) + ("" if found.sd is None else f" ± {found.sd:.2f}")
+        return Entry(text, end="" if found.n == len(line.cell.finished(line.configuration)) else f"n = {found.n}")
+
+    return entry
+
+
+def _sizes(cell: Cell) -> tuple[int, int]:
+    """The smaller and the larger S of the published formula."""
+    evaluation = cell.settings.get("evaluation", {})
+    small, large = evaluation.get("published", 100), evaluation.get("m", 1000)
+    return min(small, large), large
+
+
+def _published(which: int, entry: Callable[[str, str], Callable[[Line], Entry]]) -> Callable[[Line], Entry]:
+    """A column of the published formula, whose number of samples is in its metric's name."""
+
+    def filled(line: Line) -> Entry:
+        if line.cell is None:
+            return Entry(ABSENT)
+        return entry("test", f"log_likelihood_published_{_sizes(line.cell)[which]}")(line)
+
+    return filled
+
+
+def _difference(split: str, metric: str) -> Callable[[Line], Entry]:
+    def entry(line: Line) -> Entry:
+        found = line.summary(split, metric)
+        if found is None or line.paper is None:
+            return Entry(ABSENT)
+        return Entry(number(found.mean - line.paper.value, sign=True))
+
+    return entry
+
+
+FIRST = (
+    Column("method", _method),
+    Column("τ chosen by", _chosen_by),
+    Column("τ", _tau),
+    Column("prior τ|GS", _prior_temperature, optional=True),
+    Column("n", _count),
+)
+TRAIN_COLUMNS = (
+    *FIRST,
+    Column("paper", _paper),
+    Column("discrete ELBO|train", _metric("train", "elbo_discrete")),
+    Column("Δ|to the paper", _difference("train", "elbo_discrete")),
+)
+SHORT_COLUMNS = (
+    Column("method", _method),
+    Column("τ by", lambda line: Entry(CHOSEN_BY[line.criterion].removeprefix("discrete "))),
+    Column("τ", _tau),
+    Column("prior τ", _prior_temperature),
+    Column("n", _count),
+    Column("discrete ELBO", _metric("test", "elbo_discrete")),
+    Column("bound", _metric("test", "log_likelihood")),
+    Column("published*", _published(1, _metric)),
+    Column("paper", _paper),
+)
+
+
+def _likelihood_columns(cells: Sequence[Cell], kind: str) -> list[Column]:
+    sizes = [sorted(set(each)) for each in zip(*map(_sizes, cells), strict=True)]
+    small, large = (" or ".join(map(str, each)) for each in sizes)
+    evaluations = [cell.settings.get("evaluation", {}) for cell in cells]
+    subsets = sorted({each["ais_images"] for each in evaluations if "ais_images" in each})
+    subset = f"{' or '.join(map(str, subsets))} images" if subsets else "on a subset"
+    return [
+        *FIRST,
+        Column("paper", _paper, optional=kind != "table1"),
+        Column(f"published formula, S\u00a0=\u00a0{small}|not a bound", _published(0, _metric)),
+        Column(f"published formula, S\u00a0=\u00a0{large}|not a bound", _published(1, _metric)),
+        Column("Δ|to the paper", _published(1, _difference), optional=kind != "table1"),
+        Column(f"bound|m = {large}", _metric("test", "log_likelihood")),
+        Column("discrete ELBO|test", _metric("test", "elbo_discrete")),
+        Column(f"AIS|{subset}", _metric("test", "log_likelihood_ais"), optional=True),
+        Column("bound|same images", _metric("test", "log_likelihood_subset"), optional=True),
+        Column("failed|of all members", _failed),
+    ]
