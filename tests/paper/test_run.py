@@ -184,7 +184,7 @@ def test_metrics_are_means_over_images_of_each_member():
         expected = [np.mean([image[name] for image in member]) for member in alone]
         np.testing.assert_allclose([each[name] for each in together], expected, atol=tolerance)  # nats
     assert np.diff(sorted(each["elbo_discrete"] for each in together)).min() > 8
-    assert np.diff(sorted(image["elbo_discrete"] for image in alone[0])).min() > 8
+    assert np.diff(sorted(image["elbo_discrete"] for image in alone[0])).min() > 4
 
 
 COMMAND = ["run", "table1/mnist/linear/igr-planar", "--smoke", "--checkpoint-every", "0"]
