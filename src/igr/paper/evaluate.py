@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from igr._checks import broadcast, check_parameter, check_range, check_tensor, describe, widen
@@ -71,7 +70,7 @@ def frequency_table(
         generator: source of the noise.
 
     Returns:
-        Shape ``(*, K)``, normalised; float32 for relaxations of half precision.
+        Shape ``(*, K)``, normalised; float32 for relaxations of half precision. NaN where parameters are.
 
     Example:
         >>> from igr import InvertibleGaussian, Planar
@@ -89,9 +88,10 @@ def frequency_table(
     counts = torch.zeros(shape, dtype=torch.int64, device=q._like.device)
     size = at_once(counts, 2**20)
     for start in range(0, num_samples, size):  # the relaxed samples, of which h(y) does not ask, are not computed
-        hard = q._harden(q._scores((min(size, num_samples - start),), generator))
-        counts += hard.sum(0, dtype=torch.float32).long()  # exact: whole numbers far below 2^24
+        scores = q._scores((min(size, num_samples - start),), generator)
+        counts += q._harden(scores).sum(0, dtype=torch.float32).long()  # exact: whole numbers below 2^24
     probs = (1 - mix) * (counts.double() / num_samples) + mix / shape[-1]
+    probs = probs.masked_fill(scores[-1].isnan().any(-1, keepdim=True), math.nan)  # which h(y) has no word for
     return probs.log().to(widen(q._like).dtype)
 
 
@@ -149,11 +149,11 @@ def score(
     size = at_once(log_q, 2**21) if chunk is None else chunk
     if size < 1:
         raise ValueError(f"chunk must be at least 1, got {chunk}")
+    vertices = torch.eye(log_q.shape[-1], dtype=log_q.dtype, device=log_q.device)
     parts = []
     for start in range(0, num_samples, size):
         index = sample_categories(table, (min(size, num_samples - start),), generator=generator)  # (S, E, B, N)
-        value = decode(log_px, F.one_hot(index, log_q.shape[-1]).to(log_q.dtype))
-        parts.append((value, log_prob_of(index, prior), log_prob_of(index, table)))
+        parts.append((decode(log_px, vertices[index]), log_prob_of(index, prior), log_prob_of(index, table)))
     fit, log_pz, log_qz = (torch.cat(terms) for terms in zip(*parts, strict=True))
     return Scores(fit, log_pz, log_qz, categorical_kl(table, prior).sum(-1))
 
