@@ -92,11 +92,11 @@ def add(app: "typer.Typer") -> None:
                 commit=commit,
             )
             stack.enter_context(writing(out))
-            stop = stack.enter_context(_stopping(max_minutes))
+            stop = stack.enter_context(stopping(max_minutes))
             log = stack.enter_context(log_json.open("a", encoding="utf-8")) if log_json else None
-            finished = _run(cells, options, stop, log) and _approximate(fits, options, stop, seed, smoke)
+            finished = train(cells, options, stop, log) and _approximate(fits, options, stop, seed, smoke)
         if not finished:
-            _say_stopped(stop)
+            say_stopped(stop)
         typer.echo(f"The records are in {out}; make a report of them with: igr report --records {out}")
 
 
@@ -122,7 +122,7 @@ def _describe(cells: "Sequence[Vae]", fits: "Sequence[Approximation]") -> None:
         print(f"{fit.id}\t{fit.description}")
 
 
-def _run(cells: "Sequence[Vae]", options: "Options", stop: Stop, log: IO[str] | None) -> bool:
+def train(cells: "Sequence[Vae]", options: "Options", stop: Stop, log: IO[str] | None) -> bool:
     """Runs one cell after another; whether all are done."""
     from igr.paper.checkpoint import CheckpointError
     from igr.paper.data import DataError
@@ -169,7 +169,7 @@ def _approximate(fits: "Sequence[Approximation]", options: "Options", stop: Stop
 
 
 @contextmanager
-def _stopping(max_minutes: float | None) -> Iterator[Stop]:
+def stopping(max_minutes: float | None) -> Iterator[Stop]:
     """A function that says whether to stop: after so long, or once asked to by Ctrl-C or a polite kill.
 
     A second Ctrl-C does not wait.
@@ -195,7 +195,7 @@ def _stopping(max_minutes: float | None) -> Iterator[Stop]:
             signal.signal(number, handler)
 
 
-def _say_stopped(stop: Stop) -> None:
+def say_stopped(stop: Stop) -> None:
     print("igr: stopped before the end; the same command goes on from here", file=sys.stderr)
     sys.exit(INTERRUPTED if getattr(stop, "interrupted", False) else 0)
 

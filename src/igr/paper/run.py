@@ -47,7 +47,9 @@ class Options:
     commit: str | None = None
     """The commit that the code is of, where the code cannot ask git itself."""
     smoke_images: int | None = 300
-    """How many of the images that come with the package a cell that is cut short trains on."""
+    """How many of the images that come with the package a cell that is cut short trains on; all if None."""
+    budget: Budget | None = None
+    """What to spend on metrics; by default what the cell asks for."""
 
 
 class Progress(NamedTuple):
@@ -84,7 +86,7 @@ def run_cell(
         CheckpointError: a checkpoint is there that cannot be used.
         RecordError: a file of records is there that does not hold records.
     """
-    budget = Budget().shortened() if cell.smoke else Budget()
+    budget = options.budget or (Budget().shortened() if cell.smoke else Budget())
     dataset = _images(cell, options)
     settings = cell.settings() | {
         "dtype": str(options.dtype).removeprefix("torch."),

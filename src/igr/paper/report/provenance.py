@@ -49,7 +49,7 @@ def _total(values: Sequence[float | None]) -> float | None:
 def changed(records: Sequence[Record]) -> str | None:
     """The line that says so if code was not as committed, or not known to be."""
     dirty = sum(record.get("dirty") is True for record in records)
-    unknown = sum(record.get("dirty") is None for record in records)
+    unknown = sum(record.get("dirty") is None and not record.get("tree") for record in records)  # a tree tells it
     words = [f"{dirty:,} come from code with uncommitted changes"] if dirty else []
     words += [f"{unknown:,} do not say which commit they come from"] if unknown else []
     return f"Of {len(records):,} records {' and '.join(words)}." if words else None
