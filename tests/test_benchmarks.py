@@ -72,3 +72,18 @@ def test_recovery():
     sticks = [line for line in lines if line.startswith("recovered_log_probs_stick_breaking, shape ")]
     assert len(sticks) == 4
     assert all(float(row.split()[0]) < 1e-3 for row in rows("residual"))
+
+
+def test_training():
+    lines = quick("training.py")
+    rows = [line.split() for line in lines if line.startswith(("linear", "nonlinear"))]
+    assert [tuple(fields[:2]) for fields in rows] == [
+        (architecture, method)
+        for architecture in ("linear", "nonlinear")
+        for method in ("igr-i", "igr-planar", "igr-sb", "gs")
+    ]
+    for fields in rows:
+        one, ensemble, floor = (float(field) for field in fields[2:5])
+        assert one > 0
+        assert ensemble > 0
+        assert 0 < floor < one  # a step is more than its matrix products

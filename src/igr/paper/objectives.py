@@ -10,6 +10,7 @@ import math
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Normal
 
@@ -154,7 +155,7 @@ def _energy(x: Tensor) -> Tensor:
 def _draw(vae: EnsembleVae, parameters: tuple[Tensor, ...], tau: Tensor, noise: Tensor) -> Draw:
     if vae.cell.method == "gs":
         scores = parameters[0] + noise
-        log_z = (scores / tau).log_softmax(-1)
+        log_z = log_softmax(scores / tau)
         return Draw(log_z.exp(), scores, log_z, 0.0)
     mu, xi = parameters
     y = torch.addcmul(mu, xi.exp(), noise)
@@ -165,7 +166,16 @@ def _draw(vae: EnsembleVae, parameters: tuple[Tensor, ...], tau: Tensor, noise: 
             ladj = ladj + change
         else:
             scores = part(scores)
-    return Draw(functional.softmaxpp(scores, tau), scores, y, ladj)
+    z = log_softmax(F.pad(scores / tau, (0, 1))).exp()  # the softmax++ of equation 15, with δ = 1
+    return Draw(z, scores, y, ladj)
+
+
+def log_softmax(x: Tensor) -> Tensor:
+    """Over the last axis. On CPUs torch's own takes five times as long for rows as short as ten."""
+    if x.is_cuda:
+        return x.log_softmax(-1)
+    x = x - x.detach().amax(-1, keepdim=True)
+    return x - x.exp().sum(-1, keepdim=True).log()
 
 
 def _flow(vae: EnsembleVae) -> list[StickBreaking | Planar]:

@@ -1,0 +1,135 @@
+"""How fast are VAEs trained? One model and an ensemble, beside the published TensorFlow code and the matrix products.
+
+A step is a batch of 100 images of 784 pixels: forward, backward, Adam, and the noise and the order of the images. An
+"epoch" is 600 steps, as of the published code, so that "model-epochs/s" is models times steps per second over 600. The
+images are random bits; nothing depends on what they show.
+
+    one           a single model (one temperature, one seed)
+    ensemble      several temperatures and five seeds at once; its ms are per model, total time divided by models
+    floor         the matrix products of one model's step alone, with the same shapes and threads: what is left if all
+                  else were free. Forward, weights and inputs, but for the input of the first layer: 10 to 23 products
+    published     the paper's TensorFlow code on two cores of the same kind (AMD EPYC with AVX-512), best of what was
+                  measured when the machine was quiet; "times" is how many times as fast this library's single model is
+
+How to read the times. Everything runs once in a round, in a random order; ms are medians over rounds. Two threads on
+cores that others use can be many times slower than one: use --threads 1 there, or wait.
+
+    python benchmarks/training.py [--device cuda] [--rounds 7] [--steps 50] [--temperatures 2] [--threads 2] [--quick]
+"""
+
+import argparse
+import random
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from igr.paper.ensemble import Ensemble
+from igr.paper.specs import SPECS, Vae
+
+# Seconds per epoch of 600 steps: the published code under TensorFlow 2.21, CPU, with its default threads.
+PUBLISHED = {
+    ("linear", "igr-i"): 3.9,
+    ("linear", "gs"): 3.4,
+    ("linear", "igr-sb"): 7.7,
+    ("linear", "igr-planar"): 5.9,
+    ("nonlinear", "igr-i"): 7.4,
+    ("nonlinear", "gs"): 6.5,
+    ("nonlinear", "igr-planar"): 6.5,
+}
+STEPS_PER_EPOCH = 600
+TARGET = 2.0  # times the published steps per second, for one model
+SEEDS = (5328, 5945, 8965, 49, 9337)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Time the training of VAEs; see the top of this file.")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=50, help="steps in a round")
+    parser.add_argument("--temperatures", type=int, default=2, help="in the ensemble, times five seeds")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--quick", action="store_true")
+    args = parser.parse_args()
+    if args.quick:
+        args.rounds, args.steps, args.temperatures = 2, 2, 1
+        print("QUICK RUN: these times mean nothing")
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    device = torch.device(args.device)
+    print(f"torch {torch.__version__}, {device}, {torch.get_num_threads()} threads, {args.rounds} rounds\n")
+    head = f"{'architecture':13}{'method':12}{'one':>9}{'ensemble':>10}{'floor':>8}"
+    print(f"{head}{'published':>11}{'times':>7}{'model-epochs/s, one and ensemble':>36}")
+    print(f"{'':25}{'ms/step':>9}{'ms/model':>10}{'ms':>8}{'ms/step':>11}")
+    for architecture in ("linear", "nonlinear"):
+        for method in ("igr-i", "igr-planar", "igr-sb", "gs"):
+            print(row(architecture, method, device, args), flush=True)
+
+
+def row(architecture: str, method: str, device: torch.device, args: argparse.Namespace) -> str:
+    cell = SPECS[f"table1/mnist/{architecture}/{method}"]
+    assert isinstance(cell, Vae)
+    priors = cell.prior_temperatures[:1]
+    images = np.random.default_rng(0).integers(0, 2, (100 * args.steps, 784), dtype=np.uint8)
+
+    def trainer(num_temperatures: int, num_seeds: int) -> Ensemble:
+        taus = cell.temperatures[4 : 4 + num_temperatures]
+        return Ensemble(
+            replace(cell, temperatures=taus, seeds=SEEDS[:num_seeds], prior_temperatures=priors), images, device
+        )
+
+    one, several = trainer(1, 1), trainer(args.temperatures, len(SEEDS))
+    work = {"one": one.run_epoch, "ensemble": several.run_epoch, "floor": products(one, args.steps)}
+    times = measure(work, args.rounds, device)
+    alone = 1e3 * times["one"] / args.steps
+    shared = 1e3 * times["ensemble"] / args.steps / len(several.members)
+    floor = 1e3 * times["floor"] / args.steps
+    line = f"{architecture:13}{method:12}{alone:9.2f}{shared:10.2f}{floor:8.2f}"
+    published = PUBLISHED.get((architecture, method))
+    peer = 1e3 * published / STEPS_PER_EPOCH if published else None
+    if peer is None or device.type != "cpu":
+        line += f"{'-':>11}{'-':>7}"
+    else:
+        line += f"{peer:11.2f}{peer / alone:7.2f}"
+    rates = f"{1e3 / alone / STEPS_PER_EPOCH:.2f} and {1e3 / shared / STEPS_PER_EPOCH:.2f}"
+    return f"{line}{rates:>36}"
+
+
+def products(model: Ensemble, steps: int) -> Callable[[], None]:
+    """The matrix products of so many steps of one model."""
+    jobs: list[tuple[Tensor, Tensor]] = []
+    first = model.vae.weights[0]
+    for weight in model.vae.weights:
+        w = weight.detach()
+        x, g = (torch.randn(1, 100, size, device=w.device) for size in w.shape[1:])
+        jobs += [(x, w), (x.transpose(1, 2), g)]
+        jobs += [] if weight is first else [(g, w.transpose(1, 2))]
+
+    def run() -> None:
+        for _ in range(steps):
+            for a, b in jobs:
+                torch.bmm(a, b)
+
+    return run
+
+
+def measure(work: dict[str, Callable[[], object]], rounds: int, device: torch.device) -> dict[str, float]:
+    """Medians in seconds, after one round to warm up."""
+    times: dict[str, list[float]] = {name: [] for name in work}
+    for number in range(rounds + 1):
+        for name in random.sample(list(work), len(work)):
+            start = time.perf_counter()
+            work[name]()
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            if number:
+                times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+if __name__ == "__main__":
+    main()
