@@ -29,7 +29,7 @@ def python(source: str, *args: str, **env: str) -> subprocess.CompletedProcess[s
 def test_help_lists_commands():
     result = invoke("--help")
     assert result.exit_code == 0
-    for words in ("demo", "approximate", "--version"):
+    for words in ("demo", "list", "run", "report", "data", "approximate", "--version"):
         assert words in result.output
 
 
@@ -67,20 +67,24 @@ def check_picture(path, least=100_000):
     assert 400 < height < 1600
 
 
-def test_demo_writes_pictures_and_says_where(tmp_path):
+def test_demo_writes_pictures_and_a_report_and_says_where(tmp_path):
     threads = torch.get_num_threads()
     out = tmp_path / "a" / "b"
     result = invoke("demo", "--out", str(out), "--seed", "1", "--smoke")
     assert result.exit_code == 0, result.output
     pictures = [out / "simplex.png", out / "poisson.png"]
-    assert result.stdout.splitlines() == [f"The picture is in {picture}" for picture in pictures]
+    *table, first, second, last = result.stdout.splitlines()
+    assert [first, second] == [f"The picture is in {picture}" for picture in pictures]
+    assert last == f"The report is in {out / 'report.html'}"
+    assert [line.split()[0] for line in table if line.startswith("  ")][::2] == ["IGR-I", "IGR-Planar", "IGR-SB", "GS"]
     assert result.stderr == ""  # no progress bar where there is no terminal
-    assert {file.name for file in out.iterdir()} == {"simplex.png", "poisson.png", "records.jsonl"}
+    expected = {"simplex.png", "poisson.png", "records.jsonl", "report.html", "report.md", "figures", "table1"}
+    assert {file.name for file in out.iterdir()} - {"checkpoints"} == expected
     for picture in pictures:
         check_picture(picture, least=50_000)
-    records = [json.loads(line) for line in (out / "records.jsonl").read_text().splitlines()]
-    assert {record["spec"].rpartition("/")[0] for record in records} == {"approximate/poisson"}
-    assert all(record["seed"] == 1 and record["smoke"] for record in records)
+    records = [json.loads(line) for file in out.rglob("*.jsonl") for line in file.read_text().splitlines()]
+    assert len({record["spec"] for record in records}) == 5 + 4
+    assert all(record["smoke"] for record in records)
     assert torch.get_num_threads() == threads
 
 
@@ -115,6 +119,14 @@ def test_approximate_prints_a_table_and_goes_on_from_its_records(tmp_path):
         (["demo", "--device", "meta"], "'meta' does not work here"),
         (["demo", "--out", "file"], "is a file"),
         (["demo", "--out", "file/folder"], "cannot write"),
+        (["run"], "Missing argument"),
+        (["run", "table1/mnist/linear/igr"], "the nearest: table1/mnist/linear/igr-i"),
+        (["run", "table1/mnist/linear/igr-i", "--smoke", "--device", "abacus"], "'abacus' does not work here"),
+        (["run", "table1/mnist/linear/igr-i", "--dtype", "float16"], "--dtype"),
+        (["run", "table1/mnist/linear/igr-i", "--max-minutes", "-1"], "--max-minutes"),
+        (["run", "table1/mnist/linear/igr-i", "--smoke", "--out", "results/ours"], "do not belong into results/ours"),
+        (["run", "table1/mnist/linear/igr-i", "--smoke", "--out", "file/folder"], "cannot write"),
+        (["list", "frobnicate"], "no spec is called 'frobnicate'"),
         (["approximate"], "Missing argument"),
         (["approximate", "frobnicate"], "no distribution is called 'frobnicate'; expected one of poisson, binomial"),
         (["approximate", "uniform", "--tau", "0"], "0.0 is not a positive number"),

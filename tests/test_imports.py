@@ -19,7 +19,16 @@ def imported_packages(importtime: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "args", [("-c", "import igr"), ("-m", "igr", "--help"), ("-m", "igr", "approximate", "--help")], ids=" ".join
+    "args",
+    [
+        ("-c", "import igr"),
+        ("-m", "igr", "--help"),
+        *(("-m", "igr", command, "--help") for command in ("approximate", "data", "demo", "list", "report", "run")),
+        ("-m", "igr", "list"),
+        ("-m", "igr", "data", "status"),
+        ("-m", "igr", "run", "table1/*", "--dry-run"),
+    ],
+    ids=" ".join,
 )
 def test_stays_light(args):
     result = python("-X", "importtime", *args)

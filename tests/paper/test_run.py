@@ -240,3 +240,60 @@ def test_ctrl_c_saves_and_says_so(tmp_path):
     assert "the same command goes on from here" in stderr
     assert "Traceback" not in stderr
     assert (tmp_path / "checkpoints" / COMMAND[1] / "honest-smoke" / "state.json").exists()
+
+
+def test_derived_specs_run_what_they_are_read_from_and_approximations_are_fitted(tmp_path):
+    out = tmp_path / "out"
+    folders = ["--out", str(out), "--checkpoints", str(tmp_path / "checkpoints")]
+    specs = ["train-elbo/mnist/igr-i", "approximate/uniform/gs"]
+    result = subprocess.run(
+        [sys.executable, "-m", "igr", "run", *specs, "--smoke", *folders],
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    found = {record["spec"] for file in out.rglob("*.jsonl") for record in records.read(file)}
+    assert found == {"table1/mnist/linear/igr-i", "approximate/uniform/gs"}
+
+
+def test_time_that_is_up_saves_and_ends_well(tmp_path):
+    result = subprocess.run(command(tmp_path, "--max-minutes", "0"), env=environment(), capture_output=True, text=True)
+    assert result.returncode == 0
+    assert "the same command goes on from here" in result.stderr
+    assert finished(tmp_path) == []
+    assert (tmp_path / "checkpoints" / COMMAND[1] / "honest-smoke" / "state.json").exists()
+
+
+ROOT = Path(__file__).parents[2]
+OURS = sorted((ROOT / "results" / "ours").glob("table1/**/records.jsonl"))
+
+
+@pytest.mark.parametrize("file", OURS, ids=lambda file: file.parent.relative_to(ROOT / "results" / "ours").as_posix())
+def test_committed_records_are_complete_and_of_committed_code(file):
+    found = records.read(file)
+    cell = SPECS[file.parent.relative_to(ROOT / "results" / "ours").as_posix()]
+    expected = {(m.tau, m.prior_temperature, m.seed) for m in cell.members()}
+    assert {(r["tau"], r["prior_temperature"], r["seed"]) for r in found} == expected
+    for r in found:
+        assert (r["smoke"], r["synthetic"], r["settings"]["data"]) == (False, False, "files")
+        assert {name: r["settings"][name] for name in cell.settings()} == cell.settings()
+        assert (r["settings"]["evaluation"]["m"], r["settings"]["evaluation"]["images"]) == (1000, None)
+    for commit, tree in {(r["commit"], r["tree"]) for r in found}:
+        asked = ["git", "-C", str(ROOT), "rev-parse", f"{commit}:src/igr"]
+        answer = subprocess.run(asked, capture_output=True, text=True)
+        if answer.returncode:
+            pytest.skip("needs the history of the repository")
+        assert answer.stdout.strip() == tree
+
+
+def test_numbers_of_the_docs_are_those_of_the_records(tmp_path):
+    from igr.paper.report import build
+
+    made = build([ROOT / "results" / "ours" / "table1"], tmp_path)
+    lines = made.markdown.read_text(encoding="utf-8").splitlines()
+    text = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
+    quoted = [line for line in text.splitlines() if line.startswith(("| IGR", "| GS"))]
+    assert len(quoted) == 2 * len(OURS)
+    assert all(line in lines for line in quoted)
