@@ -128,6 +128,51 @@ def test_goes_on_from_any_step_bit_for_bit(id):
         assert torch.equal(a, b)
 
 
+def test_going_on_in_the_middle_of_an_epoch_keeps_the_last_finite_state():
+    """A member breaks in the second epoch; whether that was interrupted before or after, it ends where that began."""
+
+    def broken(stops):
+        trained = ensemble(cell())
+        trained.run_epoch()
+        before = [p.clone() for p in row(trained.vae, 1)]
+        for stop in stops:
+            assert trained.run_epoch(stop=lambda at=stop, now=trained: now.step == at) is None
+            if stop == 2:
+                with torch.no_grad():
+                    trained.vae.weights[0][1] = torch.nan
+            tensors, numbers = trained.state()
+            other = ensemble(cell())
+            other.load({name: tensor.clone() for name, tensor in tensors.items()}, numbers)
+            trained = other
+        trained.run_epoch()
+        return trained, before
+
+    for stops in ((2,), (1, 2), (2, 4)):
+        trained, before = broken(stops)
+        assert trained.failed == {1: 2}
+        for a, b in zip(before, row(trained.vae, 1), strict=True):
+            assert torch.equal(a, b)
+
+
+def test_parameters_that_are_not_finite_are_a_failure_though_the_loss_is():
+    trained = ensemble(cell())
+    trained.run_epoch()
+    before = [p.clone() for p in row(trained.vae, 3)]
+    original = trained.optimizer.step
+
+    def last_step():
+        original()
+        if trained.step == trained.steps - 1:
+            with torch.no_grad():
+                trained.vae.biases[1][3] = torch.nan
+
+    trained.optimizer.step = last_step
+    assert trained.run_epoch().isfinite().all()
+    assert trained.failed == {3: 2}
+    for a, b in zip(before, row(trained.vae, 3), strict=True):
+        assert torch.equal(a, b)
+
+
 @pytest.mark.parametrize("id", ["table1/mnist/linear/igr-planar", "beyond/mnist/linear/igr-i+discrete"])
 def test_a_member_that_diverges_is_frozen_and_disturbs_nobody(id):
     spec = cell(id)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from igr.paper.specs import Approximation, Spec, Vae
 
 Stop = Callable[[], bool]
-Report = Callable[["Progress"], None]
+RESULTS = Path("results/ours")
 
 
 def add(app: "typer.Typer") -> None:
@@ -30,7 +30,7 @@ def add(app: "typer.Typer") -> None:
     def run(
         spec: Annotated[list[str], typer.Argument(metavar="SPEC", help="Ids of igr list, or 'table1/mnist/linear/*'.")],
         out: Annotated[
-            Path | None, typer.Option(help="Folder for the records: runs, or runs/smoke.", file_okay=False)
+            Path | None, typer.Option(help="Folder for the records: runs/records, or runs/smoke.", file_okay=False)
         ] = None,
         protocol: Annotated[
             Literal["honest", "published"], typer.Option(help="Ours, or that of the published code.")
@@ -41,7 +41,9 @@ def add(app: "typer.Typer") -> None:
         dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done.")] = False,
         device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1, ...")] = "cpu",
         dtype: Annotated[Literal["float32", "float64"], typer.Option(help="What to compute in.")] = "float32",
-        seed: Annotated[int, typer.Option(help="Added to all seeds, for another replicate.", min=0, max=2**31)] = 0,
+        seed: Annotated[
+            int, typer.Option(help="0: the spec's seeds; others: as many new ones, for another replicate.", min=0)
+        ] = 0,
         max_minutes: Annotated[
             float | None, typer.Option(help="Save and stop after so long; the same command goes on.", min=0)
         ] = None,
@@ -67,10 +69,10 @@ def add(app: "typer.Typer") -> None:
             specs = find(spec)
         except SpecError as error:
             raise typer.BadParameter(str(error), param_hint="SPEC") from error
-        out = (Path("runs/smoke") if smoke else Path("runs")) if out is None else out
-        if smoke and out.resolve().parts[-2:] == ("results", "ours"):
-            raise typer.BadParameter("records of smoke runs do not belong into results/ours", param_hint="--out")
-        cells, fits = _work(specs, protocol, smoke, seed)
+        out = Path("runs", "smoke" if smoke else "records") if out is None else out
+        if smoke:
+            not_into_results(out)
+        cells, fits = _work(_without_retraining(specs, [out, RESULTS], protocol, smoke), protocol, smoke, seed)
         if dry_run:
             _describe(cells, fits)
             return
@@ -100,18 +102,48 @@ def add(app: "typer.Typer") -> None:
         typer.echo(f"The records are in {out}; make a report of them with: igr report --records {out}")
 
 
+def not_into_results(out: Path) -> None:
+    """Records of runs that are cut short stay out of the folder of the real ones."""
+    import typer
+
+    parts = out.resolve().parts
+    if any(parts[i : i + 2] == RESULTS.parts for i in range(len(parts))):
+        raise typer.BadParameter("records of smoke runs do not belong into results/ours", param_hint="--out")
+
+
 def _work(specs: "Sequence[Spec]", protocol: str, smoke: bool, seed: int) -> "tuple[list[Vae], list[Approximation]]":
     """What there is to train and to fit; what is read from other specs becomes these."""
-    from dataclasses import replace
-
     from igr.paper.specs import SPECS, Approximation, Derived, Vae
 
     ids = dict.fromkeys(id for spec in specs for id in (spec.sources if isinstance(spec, Derived) else (spec.id,)))
     found = [SPECS[id] for id in ids]
     cells = [spec.with_protocol(protocol) for spec in found if isinstance(spec, Vae)]
-    cells = [replace(cell, seeds=tuple(seed + each for each in cell.seeds)) for cell in cells]
+    cells = [cell.replicate(seed) for cell in cells]
     fits = [spec for spec in found if isinstance(spec, Approximation)]
     return [cell.shortened() if smoke else cell for cell in cells], fits
+
+
+def _without_retraining(specs: "Sequence[Spec]", folders: Sequence[Path], protocol: str, smoke: bool) -> "list[Spec]":
+    """All but those that are read from other specs whose records are there, of which it says so."""
+    from igr.paper.records import read
+    from igr.paper.specs import Derived
+
+    left = []
+    for spec in specs:
+        sources = spec.sources if isinstance(spec, Derived) else ()
+        there = [
+            any(
+                (record["protocol"], record["smoke"]) == (protocol, smoke)
+                for folder in folders
+                for record in read(folder / id / "records.jsonl")
+            )
+            for id in sources
+        ]
+        if there and all(there):
+            print(f"{spec.id} is read from records that are there: igr report shows it")
+        else:
+            left.append(spec)
+    return left
 
 
 def _describe(cells: "Sequence[Vae]", fits: "Sequence[Approximation]") -> None:
@@ -221,7 +253,8 @@ def _display(cells: int) -> Iterator[Callable[[int, "Progress"], None]]:
             if number not in tasks:
                 tasks[number] = bars.add_task("", cell=f"{number}/{cells} {at.spec}", total=at.epochs)
             best = "" if at.best is None else f", best {at.best:.2f}"
-            words = f"{at.phase}, {at.alive} of {at.members} alive{best}"
+            phase = at.phase if at.phase in ("training", "done") else f"{at.phase} images {100 * at.part:.0f} %"
+            words = f"{phase}, {at.alive} of {at.members} alive{best}"
             bars.update(tasks[number], description=words, completed=at.epoch)
 
         yield show

@@ -1,13 +1,19 @@
-"""Trained members, measured on a split: every metric of the tables, with one set of samples for all of them."""
+"""Trained members, measured on a split: every metric of the tables, with one set of samples for all of them.
+
+Images are taken in batches, each with noise of its own stream, and what is done of a split can be put aside and gone on
+with later. A member whose parameters are not finite for some image has metrics that are NaN, and disturbs no other.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -19,16 +25,22 @@ from igr.paper.evaluate import (
     frequency_table,
     log_likelihood,
     log_likelihood_published,
+    sample_categories,
     score,
 )
 from igr.paper.models import EnsembleVae
-from igr.paper.objectives import posterior, relaxed_terms
+from igr.paper.objectives import gaussian_log_probs, posterior, relaxed_terms
 from igr.paper.streams import generator_of
+from igr.recovery import recovered_log_probs_stick_breaking
 
 __all__ = ["Budget", "Stopped", "assess", "pictures"]
 
 Images = NDArray[np.uint8]
 Pictures = dict[str, NDArray[np.float64]]
+Metrics = dict[str, Tensor]  # (E, B) each
+
+AIS_IMAGES = 10  # at once
+TABLE_IMAGES = 2  # of which a frequency table is compared with the exact recursion
 
 
 class Stopped(Exception):
@@ -54,15 +66,37 @@ class Budget:
     ais_temperatures: int = 200
 
     def shortened(self) -> Budget:
-        """The same, cut short."""
-        return Budget(20, 10, 200, 2, 100, 50, 2, 2, 5)
+        """Next to nothing, to see that all works."""
+        few = {"m": 20, "published": 10, "table": 200, "train_samples": 2, "train_table": 100, "images": 50}
+        return Budget(**few, ais_images=2, ais_chains=2, ais_temperatures=5)
 
     def settings(self) -> dict[str, Any]:
         """What a record says about it."""
         return asdict(self)
 
 
-@torch.no_grad()
+@dataclass(frozen=True)
+class _Members:
+    """Some members of an ensemble, on a split."""
+
+    ensemble: Ensemble
+    rows: Sequence[int]
+    vae: EnsembleVae
+    tau: Tensor
+    split: str
+    budget: Budget
+
+    def pixels(self, images: Images) -> Tensor:
+        """The same images for all of them, ``(E, B, D)``."""
+        bytes_there = torch.from_numpy(images).to(self.ensemble.device)
+        return self.ensemble.pixels(bytes_there).expand(len(self.rows), -1, -1)
+
+    @property
+    def draws(self) -> int:
+        """Of a frequency table."""
+        return self.budget.train_table if self.split == "train" else self.budget.table
+
+
 def assess(
     ensemble: Ensemble,
     images: Images,
@@ -72,8 +106,10 @@ def assess(
     *,
     full: bool = False,
     stop: Callable[[], bool] = lambda: False,
+    partial: dict[str, Any] | None = None,
+    report: Callable[[float], None] = lambda part: None,
 ) -> list[dict[str, float]]:
-    """The metrics of some members on a split, means over its images.
+    """The metrics of some members on a split, means over its images; NaN where they are not finite.
 
     Arguments:
         ensemble: all members.
@@ -81,56 +117,65 @@ def assess(
         split: its name; on ``train`` there are no importance-weighted bounds.
         rows: which members.
         budget: how much to spend.
-        full: whether to add the published formula and, for linear decoders, annealed importance sampling.
-        stop: asked between batches.
+        full: whether to add the published formula, the error of frequency tables of IGR-SB, and, for linear decoders,
+            annealed importance sampling and the bound on the same images.
+        stop: asked after every batch.
+        partial: empty, or what an earlier call that was stopped has left in it; JSON can hold it.
+        report: told which part of the work is done.
 
     Raises:
-        Stopped: ``stop`` said so.
+        Stopped: ``stop`` said so; ``partial`` has what is done.
     """
-    vae, tau = ensemble.vae.subset(rows), ensemble.tau[list(rows)]
+    members = _Members(ensemble, rows, ensemble.vae.subset(rows), ensemble.tau[list(rows)], split, budget)
     images = images[: budget.images]
-    generator = generator_of(0, "assess", split, device=ensemble.device)
-    sums: dict[str, Tensor] = {}
+    partial = {} if partial is None else partial
     size = max(1, ROWS[ensemble.device.type] // len(rows))
-    for start in range(0, len(images), size):
-        if stop():
-            raise Stopped
-        chunk = torch.from_numpy(images[start : start + size]).to(ensemble.device)
-        x = ensemble.pixels(chunk).expand(len(rows), -1, -1)
-        for name, value in _batch(ensemble, vae, tau, x, split, rows, budget, full, generator).items():
-            sums[name] = sums.get(name, 0.0) + value.double().sum(-1)
-    means = {name: (total / len(images)).tolist() for name, total in sums.items()}
+    jobs: list[tuple[str, Images, int, Callable[..., Metrics]]] = [("metrics", images, size, _metrics)]
     if full and ensemble.cell.architecture == "linear":
-        means |= _ground_truth(ensemble, vae, tau, images[: budget.ais_images], budget, generator, stop)
-    return [{name: values[i] for name, values in means.items()} for i in range(len(rows))]
+        jobs.append(("ais", images[: budget.ais_images], AIS_IMAGES, _ground_truth))
+    if full and ensemble.cell.method == "igr-sb":
+        jobs.append(("table", images[:TABLE_IMAGES], TABLE_IMAGES, _table_deviation))
+    whole, before = sum(len(job[1]) for job in jobs), 0
+    means: dict[str, list[float]] = {}
+    for name, some, batch, job in jobs:
+        state = partial.setdefault(name, {"start": 0, "sums": {}})
+        while state["start"] < len(some):
+            start = state["start"]
+            generator = generator_of(0, "assess", split, name, start, device=ensemble.device)
+            with torch.no_grad():
+                found = job(members, members.pixels(some[start : start + batch]), generator, full)
+            _add(state["sums"], found)
+            state["start"] = min(len(some), start + batch)
+            report((before + state["start"]) / whole)
+            if state["start"] < len(some) and stop():
+                raise Stopped
+        before += len(some)
+        means |= {key: [_number(each) / len(some) for each in total] for key, total in state["sums"].items()}
+    return [{key: values[i] for key, values in means.items()} for i in range(len(rows))]
 
 
-def _batch(
-    ensemble: Ensemble,
-    vae: EnsembleVae,
-    tau: Tensor,
-    x: Tensor,
-    split: str,
-    rows: Sequence[int],
-    budget: Budget,
-    full: bool,
-    generator: torch.Generator,
-) -> dict[str, Tensor]:
-    """The metrics of each member and image, ``(E, B)``."""
-    train = split == "train"
-    log_q = recovered(vae, x, tau, budget.train_table if train else budget.table, generator)
-    scores = score(
-        log_q,
-        uniform(log_q),
-        lambda z: vae.log_px(x, z),
-        budget.train_samples if train else budget.m,
-        generator=generator,
-    )
+def _add(sums: dict[str, list[float | None]], found: Metrics) -> None:
+    """Adds the sums over images, as JSON can hold them: what is not finite is nothing, for good."""
+    for name, values in found.items():
+        new = values.double().sum(-1).tolist()
+        total = [_number(a) + b for a, b in zip(sums.get(name, [0.0] * len(new)), new, strict=True)]
+        sums[name] = [each if math.isfinite(each) else None for each in total]
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _metrics(members: _Members, x: Tensor, generator: torch.Generator, full: bool) -> Metrics:
+    vae, budget, train = members.vae, members.budget, members.split == "train"
+    log_q = recovered(vae, x, members.tau, members.draws, generator)
+    num_samples = budget.train_samples if train else budget.m
+    scores = score(log_q, uniform(log_q), lambda z: vae.log_px(x, z), num_samples, generator=generator)
     found = {"elbo_discrete": elbo_discrete(scores)}
-    if ensemble.cell.method != "gs" or ensemble.prior.temperature is not None:
-        prior = ensemble.prior.of_members(rows)
-        noise = ensemble.draw_noise((1, *x.shape[:2], *vae.noise_shape), generator)
-        found["elbo_continuous"] = elbo_continuous(*relaxed_terms(vae, x, tau, prior, noise))
+    if vae.cell.method != "gs" or members.ensemble.prior.temperature is not None:
+        prior = members.ensemble.prior.of_members(members.rows)
+        noise = members.ensemble.draw_noise((1, *x.shape[:2], *vae.noise_shape), generator)
+        found["elbo_continuous"] = elbo_continuous(*relaxed_terms(vae, x, members.tau, prior, noise))
     if not train:
         found["log_likelihood"] = log_likelihood(scores)
     if full:
@@ -139,12 +184,38 @@ def _batch(
     return found
 
 
+def _ground_truth(members: _Members, x: Tensor, generator: torch.Generator, full: bool) -> Metrics:
+    """Annealed importance sampling and, on the same images, the bound to compare it with."""
+    vae, budget = members.vae, members.budget
+    log_q = recovered(vae, x, members.tau, members.draws, generator)
+
+    def log_px(z: Tensor) -> Tensor:
+        return vae.log_px(x, z)
+
+    bound = log_likelihood(score(log_q, uniform(log_q), log_px, budget.m, generator=generator))
+    sizes = budget.ais_chains, budget.ais_temperatures
+    truth = log_likelihood_ais(log_q, uniform(log_q), log_px, *sizes, generator=generator)
+    return {"log_likelihood_ais": truth, "log_likelihood_subset": bound}
+
+
+def _table_deviation(members: _Members, x: Tensor, generator: torch.Generator, full: bool) -> Metrics:
+    """How far the frequency tables of IGR-SB are from the exact recursion: the largest error of an image's."""
+    table = recovered(members.vae, x, members.tau, members.draws, generator)
+    mu, xi = members.vae.encode(x)
+    leftover = members.vae.cell.protocol == "honest"
+    exact = recovered_log_probs_stick_breaking(mu.double().cpu(), xi.double().exp().cpu(), leftover).to(table)
+    return {"table_deviation": (table.exp() - exact.exp()).abs().amax((-2, -1))}
+
+
 def recovered(vae: EnsembleVae, x: Tensor, tau: Tensor, num_draws: int, generator: torch.Generator) -> Tensor:
     """log q(z | x) of the discrete model, ``(E, B, N, K)``: exact for IGR-I and GS, a table of draws for the others."""
-    q = posterior(vae, x, tau)
-    if vae.cell.method in ("igr-i", "gs"):
-        return q.recovered().logits
-    return frequency_table(q, num_draws, generator=generator)
+    parameters = vae.encode(x)
+    if vae.cell.method == "gs":
+        return parameters[0].log_softmax(-1)
+    if vae.cell.method == "igr-i":
+        mu, xi = parameters
+        return gaussian_log_probs(mu, xi)
+    return frequency_table(posterior(vae, x, tau), num_draws, generator=generator)
 
 
 def uniform(log_q: Tensor) -> Tensor:
@@ -153,45 +224,19 @@ def uniform(log_q: Tensor) -> Tensor:
     return torch.full((K,), 1 / K, dtype=log_q.dtype, device=log_q.device).log()
 
 
-def _ground_truth(
-    ensemble: Ensemble,
-    vae: EnsembleVae,
-    tau: Tensor,
-    images: Images,
-    budget: Budget,
-    generator: torch.Generator,
-    stop: Callable[[], bool],
-) -> dict[str, list[float]]:
-    """Annealed importance sampling and, on the same images, the bound to compare it with."""
-    if stop():
-        raise Stopped
-    x = ensemble.pixels(torch.from_numpy(images).to(ensemble.device)).expand(vae.num_members, -1, -1)
-    log_q = recovered(vae, x, tau, budget.table, generator)
-
-    def log_px(z: Tensor) -> Tensor:
-        return vae.log_px(x, z)
-
-    bound = log_likelihood(score(log_q, uniform(log_q), log_px, budget.m, generator=generator))
-    truth = log_likelihood_ais(
-        log_q, uniform(log_q), log_px, budget.ais_chains, budget.ais_temperatures, generator=generator
-    )
-    return {"log_likelihood_ais": truth.mean(-1).tolist(), "log_likelihood_subset": bound.mean(-1).tolist()}
-
-
 @torch.no_grad()
 def pictures(ensemble: Ensemble, images: Images, row: int, budget: Budget) -> Pictures:
     """What one member draws, as greys in [0, 1]: ten images above their reconstructions, and samples of the prior."""
-    vae, tau = ensemble.vae.subset([row]), ensemble.tau[[row]]
+    members = _Members(ensemble, [row], ensemble.vae.subset([row]), ensemble.tau[[row]], "test", budget)
     generator = generator_of(0, "pictures", device=ensemble.device)
-    x = ensemble.pixels(torch.from_numpy(images[:10]).to(ensemble.device)).unsqueeze(0)
-    N, K = vae.shape
+    x = members.pixels(images[:10])
+    N, K = members.vae.shape
 
     def decoded(log_p: Tensor) -> Tensor:
-        index = torch.multinomial(log_p.exp().reshape(-1, K), 1, generator=generator)
-        z = torch.nn.functional.one_hot(index.view(log_p.shape[:-1]), K).to(ensemble.dtype)
-        return vae.mean_image(z.unsqueeze(0))[0, 0]
+        index = sample_categories(log_p, (1,), generator=generator)  # (1, 1, B, N)
+        return members.vae.mean_image(F.one_hot(index, K).to(ensemble.dtype))[0, 0]
 
-    shown = decoded(recovered(vae, x, tau, budget.table, generator))
+    shown = decoded(recovered(members.vae, x, members.tau, members.draws, generator))
     dreamt = decoded(torch.zeros(1, 40, N, K, dtype=ensemble.dtype, device=ensemble.device))
     return {"reconstructions": _grid(torch.cat([x[0], shown]), len(shown)), "samples": _grid(dreamt, 10)}
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,12 @@ from torch import Tensor
 
 from igr.paper.files import write_whole
 
-__all__ = ["CheckpointError", "load", "remove", "save", "update"]
+try:
+    import fcntl
+except ModuleNotFoundError:  # not a Unix
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["CheckpointError", "claim", "load", "remove", "save", "update"]
 
 NAME = "state.json"
 
@@ -27,6 +34,7 @@ class CheckpointError(RuntimeError):
 
 def save(folder: Path, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
     """Puts a state into the folder, in place of the one that is there."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -36,12 +44,32 @@ def save(folder: Path, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> N
     file = folder / f"tensors-{count}.safetensors"
     cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with write_whole(file) as temporary:
-        save_file(cpu, temporary)
+        try:
+            save_file(cpu, temporary)
+        except SafetensorError as error:  # what a full disk is called there
+            raise CheckpointError(f"cannot write {file}: {error}") from error
         _flush(temporary)
     _write(folder, {"tensors": file.name, **numbers})
     for other in folder.glob("tensors-*.safetensors"):
         if other != file:
             other.unlink()
+
+
+@contextmanager
+def claim(folder: Path) -> Iterator[None]:
+    """Keeps other processes off the folder, until the end or the death of this one.
+
+    Raises:
+        CheckpointError: another process is there.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("ab") as file:
+        try:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise CheckpointError(f"another process is at work in {folder}; wait for it, or stop it") from error
+        yield
 
 
 def update(folder: Path, numbers: dict[str, Any]) -> None:

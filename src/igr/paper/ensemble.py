@@ -107,7 +107,7 @@ class Ensemble:
                 return None
         losses = self.total / self.steps
         self.epoch, self.step = self.epoch + 1, 0
-        self._freeze(losses.isfinite().tolist())
+        self._freeze(losses)
         self.total.zero_()
         return losses.cpu()
 
@@ -135,27 +135,23 @@ class Ensemble:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """All that is needed to go on: tensors, and numbers that JSON can hold."""
         tensors = {"total": self.total}
-        rows = torch.tensor(sorted(self.failed), dtype=torch.int64, device=self.device)
         for (name, p), kept in zip(self.vae.named_parameters(), self._kept, strict=True):
             tensors[f"parameter.{name}"] = p.detach()
             tensors |= {f"{key}.{name}": value for key, value in self.optimizer.state[p].items()}
-            if self.failed:
-                tensors[f"kept.{name}"] = kept.index_select(members_axis(p), rows)
+            if self.step or self.failed:  # between epochs it is what the parameters are, but for members that failed
+                tensors[f"kept.{name}"] = kept
         return tensors, {"epoch": self.epoch, "step": self.step, "failed": sorted(self.failed.items())}
 
     @torch.no_grad()
     def load(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
         """Goes back to a saved state."""
         self.failed = {int(member): int(epoch) for member, epoch in numbers["failed"]}
-        rows = torch.tensor(sorted(self.failed), dtype=torch.int64, device=self.device)
         self.total.copy_(tensors["total"])
         for (name, p), kept in zip(self.vae.named_parameters(), self._kept, strict=True):
             p.copy_(tensors[f"parameter.{name}"])
             for key, value in self.optimizer.state[p].items():
                 value.copy_(tensors[f"{key}.{name}"])
-            kept.copy_(p)
-            if self.failed:
-                kept.index_copy_(members_axis(p), rows, tensors[f"kept.{name}"].to(self.device))
+            kept.copy_(tensors.get(f"kept.{name}", p))
         self.epoch, self.step = int(numbers["epoch"]), int(numbers["step"])
         self._at.fill_(self.step)
         self._shuffled = self._block = -1
@@ -188,10 +184,9 @@ class Ensemble:
         tensors, numbers = self.state()
         tensors = {name: tensor.clone() for name, tensor in tensors.items()}
         shuffled, block = self._shuffled, self._block
-        kept = [k.clone() for k in self._kept]
+        self._at.fill_(0)
         stream = torch.cuda.Stream(self.device)
         stream.wait_stream(torch.cuda.current_stream(self.device))
-        self._at.fill_(0)
         with torch.cuda.stream(stream):
             for _ in range(min(WARM_UP, self.steps)):
                 self._step()
@@ -201,7 +196,7 @@ class Ensemble:
         with torch.cuda.graph(self._graph):
             self._step()
         self.load(tensors, numbers)
-        self._shuffled, self._block, self._kept = shuffled, block, kept
+        self._shuffled, self._block = shuffled, block
 
     def _shuffle(self) -> None:
         """The order of the images in this epoch, for each seed; those that fill no batch are left out, this time."""
@@ -226,11 +221,15 @@ class Ensemble:
         return noise.exponential_(generator=generator).clamp_(min=torch.finfo(self.dtype).tiny).log_().neg_()
 
     @torch.no_grad()
-    def _freeze(self, finite: list[bool]) -> None:
-        """Members that diverged are put back to where the epoch began, and stay there."""
-        for i, fine in enumerate(finite):
-            if not fine and i not in self.failed:
-                self.failed[i] = self.epoch
+    def _freeze(self, losses: Tensor) -> None:
+        """Members that diverged, by their loss or their parameters, are put back to where the epoch began, for good."""
+        fine = losses.isfinite()
+        for p in self.vae.parameters():
+            axis = members_axis(p)
+            fine &= p.isfinite().movedim(axis, 0).flatten(1).all(1)
+        for i, each in enumerate(fine.tolist()):
+            if not each:
+                self.failed.setdefault(i, self.epoch)
         rows = torch.tensor(sorted(self.failed), dtype=torch.int64, device=self.device)
         for p, kept in zip(self.vae.parameters(), self._kept, strict=True):
             if self.failed:

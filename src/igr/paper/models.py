@@ -131,7 +131,7 @@ class EnsembleVae(nn.Module):
 
 def members_axis(parameter: Tensor) -> int:
     """Weights and biases begin with E; the parameters of planar flows with the layers, then E."""
-    return 0 if parameter.dim() == 3 else 1
+    return 0 if parameter.dim() == 3 else 1  # (E, in, out) and (E, 1, out); (layers, E, 1, N, ...)
 
 
 def _glorot(generators: Sequence[torch.Generator], fan_in: int, fan_out: int) -> Tensor:

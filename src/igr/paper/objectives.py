@@ -16,6 +16,7 @@ from torch.distributions import Normal
 
 from igr import functional
 from igr._bases import gaussian_kl
+from igr._gumbel import _gumbel_energy
 from igr.distributions import GumbelSoftmax, InvertibleGaussian, Relaxation
 from igr.kl import categorical_kl
 from igr.paper.models import EnsembleVae
@@ -25,7 +26,7 @@ from igr.transforms import Planar, StickBreaking, call_and_ladj
 
 NODES = 64  # of Proposition 2 in training, at every step; metrics use all that it takes
 
-__all__ = ["objective", "posterior", "relaxed_terms"]
+__all__ = ["gaussian_log_probs", "objective", "posterior", "relaxed_terms"]
 
 
 class Draw(NamedTuple):
@@ -106,12 +107,18 @@ def discrete_kl(vae: EnsembleVae, parameters: tuple[Tensor, ...]) -> Tensor:
         logits = parameters[0]
     elif vae.cell.method == "igr-i":
         mu, xi = parameters
-        finite = mu.isfinite() & (xi.abs() < 80)  # a member that diverged must not stop the others: its loss shows it
-        mu, xi = torch.where(finite, mu, 0.0), torch.where(finite, xi, 0.0)
-        logits = recovered_log_probs(mu, xi.exp(), num_nodes=NODES)
+        logits = gaussian_log_probs(mu, xi, num_nodes=NODES)
     else:
         raise NotImplementedError(f"no discrete objective for {vae.cell.method}: use igr-i or gs")
     return categorical_kl(logits, torch.zeros_like(logits)).sum(-1)
+
+
+def gaussian_log_probs(mu: Tensor, xi: Tensor, num_nodes: int = 192) -> Tensor:
+    r"""Proposition 2 at :math:`\log \sigma = \xi`; NaN for rows that are not finite, which stop nobody else's."""
+    sigma = xi.exp()
+    fine = (mu.isfinite() & (sigma > 0) & sigma.isfinite()).all(-1, keepdim=True)
+    log_p = recovered_log_probs(torch.where(fine, mu, 0.0), torch.where(fine, sigma, 1.0), num_nodes=num_nodes)
+    return torch.where(fine, log_p, math.nan)
 
 
 def log_ratio(
@@ -119,8 +126,9 @@ def log_ratio(
 ) -> Tensor:
     """log q(z | x) - log p(z) of the relaxed sample, ``(S, E, B)``.
 
-    With sticking the landing (Roeder et al., 2017) the parameters inside log q are constants: what is left out of the
-    gradient is the score, whose mean is zero.
+    With sticking the landing (Roeder et al., 2017) what the encoder says is a constant inside log q: what is left out
+    of the gradient is its score, whose mean is zero. The log-determinant of a planar flow keeps its gradient, as
+    published.
     """
     if vae.cell.landing:
         parameters = tuple(parameter.detach() for parameter in parameters)
@@ -143,13 +151,8 @@ def gumbel_log_ratio(log_z: Tensor, logits: Tensor, noise: Tensor, tau: Tensor, 
     K = log_z.shape[-1]
     constant = (K - 1) * (tau.log() - prior.temperature.log()).squeeze(-1)
     # log α - τ log z is the noise with its sign changed, up to a constant that the energy does not see
-    log_q = -_energy(logits - tau * log_z if landing else -noise)
-    return constant + log_q + _energy(-prior.temperature * log_z)
-
-
-def _energy(x: Tensor) -> Tensor:
-    r""":math:`K \log \sum_k e^{x_k} - \sum_k x_k`."""
-    return x.shape[-1] * x.logsumexp(-1) - x.sum(-1)
+    log_q = -_gumbel_energy(logits - tau * log_z if landing else -noise)
+    return constant + log_q + _gumbel_energy(-prior.temperature * log_z)
 
 
 def _draw(vae: EnsembleVae, parameters: tuple[Tensor, ...], tau: Tensor, noise: Tensor) -> Draw:

@@ -1,11 +1,13 @@
 """One cell from data to records: train all members, choose temperatures on held-out images, then look at the test.
 
-Everything that takes long can be stopped and goes on at the next call: training from its checkpoint, metrics from the
-last split that was finished. Records are written once, when the whole cell is done.
+Everything that takes long can be stopped and goes on at the next call: training after the last step, metrics after the
+last batch of images. Records are written once, when the whole cell is done.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import os
 import platform
@@ -24,8 +26,9 @@ from igr.paper.assess import Budget, Stopped, assess, pictures
 from igr.paper.data import Dataset
 from igr.paper.ensemble import Ensemble
 from igr.paper.files import write_whole
+from igr.paper.models import SCALE_FLOOR
 from igr.paper.records import Record
-from igr.paper.select import CRITERIA, SPLITS, Configuration, SelectionError, choose
+from igr.paper.select import CRITERIA, SPLITS, Configuration, choose_all
 from igr.paper.specs import Member, Vae
 
 __all__ = ["Options", "Progress", "run_cell"]
@@ -35,15 +38,17 @@ CURVE_POINTS = 30
 
 @dataclass(frozen=True)
 class Options:
-    """Where and how a cell is run; none of it changes what is computed, but for device and dtype."""
+    """Where and how a cell is run."""
 
     out: Path
+    """Folder of the records: they go to ``<out>/<id>/records.jsonl``, with pictures beside them."""
     checkpoints: Path
     device: torch.device
     dtype: torch.dtype = torch.float32
     checkpoint_minutes: float = 5.0
     data_dir: Path | None = None
     fresh: bool = False
+    """Whether to do again what is in the records, or half done."""
     commit: str | None = None
     """The commit that the code is of, where the code cannot ask git itself."""
     smoke_images: int | None = 300
@@ -58,6 +63,8 @@ class Progress(NamedTuple):
     spec: str
     phase: str
     """``training``, or the split that is being measured, or ``done``."""
+    part: float
+    """How much of the phase is done, from 0 to 1."""
     epoch: int
     epochs: int
     alive: int
@@ -75,7 +82,7 @@ def run_cell(
     Arguments:
         cell: what to train; its protocol and whether it is cut short are its own.
         options: where and how.
-        stop: asked after every step; once it says yes, the state is saved and the function returns.
+        stop: asked after every step and every batch; once it says yes, the state is saved and the function returns.
         report: told about progress.
 
     Returns:
@@ -83,7 +90,7 @@ def run_cell(
 
     Raises:
         DataError: the images are not there, or not right.
-        CheckpointError: a checkpoint is there that cannot be used.
+        CheckpointError: a checkpoint is there that cannot be used, or another process uses it.
         RecordError: a file of records is there that does not hold records.
     """
     budget = options.budget or (Budget().shortened() if cell.smoke else Budget())
@@ -94,24 +101,29 @@ def run_cell(
         "train_images": len(dataset.train),
         "evaluation": budget.settings(),
     }
+    if cell.dataset == "fmnist" and cell.protocol == "honest":
+        settings["scale_floor"] = SCALE_FLOOR
     identities = [_identity(cell, member, settings, options.device) for member in cell.members()]
+    folder = options.checkpoints / cell.id / _name(cell, identities)
     path = options.out / cell.id / "records.jsonl"
     known = records.read(path)
     found = [record for wanted in identities if (record := records.find(known, wanted))]
     if len(found) == len(identities) and not options.fresh:
+        checkpoint.remove(folder)
         return found
-    work = _Work(cell, dataset, options, budget, settings, stop, report)
-    try:
-        work.train()
-        work.measure()
-    except Stopped:
-        return None
-    new = work.records(identities)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    work.draw(path.parent)
-    records.append(path, new, replace=options.fresh or bool(found))
-    checkpoint.remove(work.folder)
-    work.tell("done")
+    with checkpoint.claim(folder):
+        work = _Work(cell, dataset, options, budget, folder, stop, report)
+        try:
+            work.train()
+            work.measure()
+        except Stopped:
+            return None
+        new = work.records(identities)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        work.draw(path.parent)
+        records.append(path, new, replace=options.fresh)
+        checkpoint.remove(folder)
+    work.tell("done", 1.0)
     return new
 
 
@@ -124,153 +136,173 @@ class _Work:
         dataset: Dataset,
         options: Options,
         budget: Budget,
-        settings: dict[str, Any],
+        folder: Path,
         stop: Callable[[], bool],
         report: Callable[[Progress], None],
     ) -> None:
         self.cell, self.dataset, self.options, self.budget = cell, dataset, options, budget
-        self.stop, self.report, self.settings = stop, report, settings
-        self.folder = options.checkpoints / cell.id / (cell.protocol + ("-smoke" if cell.smoke else ""))
+        self.folder, self.stop, self.report = folder, stop, report
         self.ensemble = Ensemble(cell, dataset.train, options.device, options.dtype)
-        self.seconds = {"training": 0.0, "evaluation": 0.0}
-        self.curves: dict[str, list[Any]] = {"epoch": [], "train_loss": [], "elbo_continuous": []}
-        self.metrics: dict[str, dict[str, dict[str, float]]] = {}  # split -> member -> name -> value
         self.best: float | None = None
-        if options.fresh:
-            checkpoint.remove(self.folder)
-        if (state := checkpoint.load(self.folder)) is not None:
-            self._restore(*state)
-
-    def _identity(self) -> dict[str, Any]:
-        """What a checkpoint must have been made for."""
-        members = [[member.tau, member.prior_temperature, member.seed] for member in self.cell.members()]
-        return {"settings": self.settings, "members": members, "device": self.options.device.type}
-
-    def _restore(self, tensors: dict[str, torch.Tensor], numbers: dict[str, Any]) -> None:
-        if numbers["identity"] != self._identity():
-            raise checkpoint.CheckpointError(
-                f"the checkpoint in {self.folder} is of other settings; remove the folder, or start over with --fresh"
-            )
-        self.ensemble.load(tensors, numbers)
-        self.seconds, self.curves, self.metrics = numbers["seconds"], numbers["curves"], numbers["metrics"]
+        self.notes: dict[str, Any] = {
+            "fresh": options.fresh,
+            "trees": [],
+            "seconds": {"training": 0.0, "evaluation": 0.0},
+            "curves": {"epoch": [], "train_loss": [], "elbo_continuous": []},
+            "metrics": {},  # pass -> member -> name -> value
+            "partial": {},  # pass -> what is done of it
+            "chosen": None,  # criterion -> (τ, prior temperature)
+        }
+        if (state := checkpoint.load(folder)) is not None:
+            tensors, numbers = state
+            if numbers["notes"]["fresh"] or not options.fresh:  # one that was begun with --fresh is gone on with
+                self.ensemble.load(tensors, numbers)
+                self.notes = numbers["notes"]
+        if (tree := records.tree()) not in self.notes["trees"]:
+            self.notes["trees"].append(tree)
 
     def _save(self) -> None:
         tensors, numbers = self.ensemble.state()
-        more = {"identity": self._identity(), "seconds": self.seconds, "curves": self.curves, "metrics": self.metrics}
-        checkpoint.save(self.folder, tensors, numbers | more)
+        checkpoint.save(self.folder, tensors, numbers | {"notes": self.notes})
 
-    def tell(self, phase: str) -> None:
+    def tell(self, phase: str, part: float) -> None:
         """Reports how far the work is."""
-        ensemble = self.ensemble
-        done, all_epochs = ensemble.epoch, self.cell.epochs
-        counts = (done, all_epochs, len(ensemble.alive), len(ensemble.members))
-        self.report(Progress(self.cell.id, phase, *counts, self.best, sum(self.seconds.values())))
-
-    def train(self) -> None:
-        """Trains to the end, or until asked to stop."""
-        ensemble, saved = self.ensemble, time.monotonic()
-        held = torch.from_numpy(getattr(self.dataset, SPLITS[self.cell.protocol])).to(self.options.device)
-        every = max(1, self.cell.epochs // CURVE_POINTS)
-        self.tell("training")
-        while not self._trained:
-            start = time.perf_counter()
-            losses = ensemble.run_epoch(self.stop)
-            if losses is not None:
-                self.best = max((-losses[i].item() for i in ensemble.alive), default=None)
-                if ensemble.epoch % every == 0 or ensemble.epoch in (1, self.cell.epochs):
-                    self._note(losses, ensemble.held_out(held))
-            self.seconds["training"] += time.perf_counter() - start
-            self.tell("training")
-            asked = losses is None or self.stop()
-            due = time.monotonic() - saved > 60 * self.options.checkpoint_minutes
-            if asked or due or self._trained:
-                self._save()
-                saved = time.monotonic()
-            if asked:
-                raise Stopped
+        ensemble, seconds = self.ensemble, sum(self.notes["seconds"].values())
+        counts = (ensemble.epoch, self.cell.epochs, len(ensemble.alive), len(ensemble.members))
+        self.report(Progress(self.cell.id, phase, part, *counts, self.best, seconds))
 
     @property
     def _trained(self) -> bool:
         return self.ensemble.done or not self.ensemble.alive
 
-    def _note(self, losses: torch.Tensor, bounds: torch.Tensor | None) -> None:
-        """A point of the curves."""
-        self.curves["epoch"].append(self.ensemble.epoch)
-        self.curves["train_loss"].append(_plain(losses))
-        if bounds is not None:
-            self.curves["elbo_continuous"].append(_plain(bounds))
+    def train(self) -> None:
+        """Trains to the end, or until asked to stop."""
+        ensemble, saved = self.ensemble, time.monotonic()
+        held = torch.from_numpy(getattr(self.dataset, SPLITS[self.cell.protocol])).to(self.options.device)
+
+        def due() -> bool:
+            return time.monotonic() - saved > 60 * self.options.checkpoint_minutes
+
+        self.tell("training", ensemble.epoch / self.cell.epochs)
+        while not self._trained:
+            start, asked = time.perf_counter(), False
+
+            def pause() -> bool:
+                nonlocal asked
+                asked = asked or self.stop()
+                return asked or due()
+
+            losses = ensemble.run_epoch(pause)
+            if losses is not None:
+                self._note(losses, held)
+            self.notes["seconds"]["training"] += time.perf_counter() - start
+            self.tell("training", ensemble.epoch / self.cell.epochs)
+            if losses is None or pause() or self._trained:
+                self._save()
+                saved = time.monotonic()
+            if asked:
+                raise Stopped
+
+    def _note(self, losses: torch.Tensor, held: torch.Tensor) -> None:
+        """The best objective, and now and then a point of the curves."""
+        ensemble, curves = self.ensemble, self.notes["curves"]
+        self.best = max((-losses[i].item() for i in ensemble.alive), default=None)
+        every = max(1, self.cell.epochs // CURVE_POINTS)
+        if ensemble.epoch % every and ensemble.epoch not in (1, self.cell.epochs):
+            return
+        curves["epoch"].append(ensemble.epoch)
+        curves["train_loss"].append(_plain(losses))
+        if (bounds := ensemble.held_out(held)) is not None:
+            curves["elbo_continuous"].append(_plain(bounds))
 
     def measure(self) -> None:
         """Metrics of all members on the splits that choices may look at, then of the chosen ones on the test split."""
-        first = SPLITS[self.cell.protocol]
-        alive = self.ensemble.alive
-        if not alive:
-            return
+        first, alive = SPLITS[self.cell.protocol], self.ensemble.alive
         self._measure("train", "train", alive)
         self._measure(first, first, alive)
-        self._measure("test", "test-full", self.chosen_rows(), full=True)
+        if self.notes["chosen"] is None:  # once and for all: what is measured later has no say in it
+            self.notes["chosen"] = self._choose()
+            checkpoint.update(self.folder, {"notes": self.notes})
+        self._measure("test", "chosen", [i for i in alive if any(self._is_chosen(i).values())], full=True)
 
     def _measure(self, split: str, name: str, rows: Sequence[int], full: bool = False) -> None:
-        if name in self.metrics or not rows:
+        notes = self.notes
+        if name in notes["metrics"] or not rows:
             return
-        self.tell(split)
-        start = time.perf_counter()
-        images = getattr(self.dataset, split)
-        found = assess(self.ensemble, images, split, rows, self.budget, full=full, stop=self.stop)
-        self.seconds["evaluation"] += time.perf_counter() - start
-        self.metrics[name] = {str(row): values for row, values in zip(rows, found, strict=True)}
-        checkpoint.update(self.folder, {"metrics": self.metrics, "seconds": self.seconds})
+        start, saved, before = time.perf_counter(), time.monotonic(), notes["seconds"]["evaluation"]
+        partial = notes["partial"].setdefault(name, {})
 
-    def choices(self) -> dict[str, Configuration]:
+        def save() -> None:
+            notes["seconds"]["evaluation"] = before + time.perf_counter() - start
+            checkpoint.update(self.folder, {"notes": notes})
+
+        def report(part: float) -> None:
+            nonlocal saved
+            if time.monotonic() - saved > 60 * self.options.checkpoint_minutes:
+                save()
+                saved = time.monotonic()
+            self.tell(split, part)
+
+        self.tell(split, 0.0)
+        what = (self.ensemble, getattr(self.dataset, split), split, rows, self.budget)
+        try:
+            found = assess(*what, full=full, stop=self.stop, partial=partial, report=report)
+        except Stopped:
+            save()
+            raise
+        del notes["partial"][name]
+        finite = [{key: value for key, value in values.items() if math.isfinite(value)} for values in found]
+        notes["metrics"][name] = {str(row): values for row, values in zip(rows, finite, strict=True)}
+        save()
+        if self.stop():
+            raise Stopped
+
+    def _choose(self) -> dict[str, Configuration]:
         """What each criterion chooses; nothing where all members failed."""
         rows = [self._row(i) for i in range(len(self.ensemble.members))]
-        try:
-            return {criterion: choose(rows, criterion) for criterion in CRITERIA}
-        except SelectionError:
-            if self.ensemble.alive:
-                raise
-            return {}
+        finished = any(row["status"] == "finished" for row in rows)
+        return choose_all(rows) if finished else {}
 
-    def chosen_rows(self) -> list[int]:
-        """The members with a temperature that some criterion chooses."""
-        chosen = set(self.choices().values())
-        return [i for i in self.ensemble.alive if _configuration(self.ensemble.members[i]) in chosen]
+    def _is_chosen(self, i: int) -> dict[str, bool]:
+        """By which criteria the configuration of a member was chosen."""
+        member = self.ensemble.members[i]
+        configuration = [member.tau, member.prior_temperature]
+        return {criterion: list(choice) == configuration for criterion, choice in self.notes["chosen"].items()}
 
     def _row(self, i: int) -> Record:
-        """What there is to say about a member."""
-        member = self.ensemble.members[i]
+        """What there is to say about a member. It failed if training diverged or what it is judged by is not finite."""
+        member, first = self.ensemble.members[i], SPLITS[self.cell.protocol]
         metrics: dict[str, dict[str, float]] = {}
-        for name, values in self.metrics.items():
-            if str(i) in values:
-                split = name.removesuffix("-full")
-                metrics[split] = metrics.get(split, {}) | values[str(i)]
-        finite = all(math.isfinite(v) for values in metrics.values() for v in values.values())
-        row: Record = {
+        for name in ("chosen", "train", first):  # where two passes have the same metric, that which was chosen by
+            if values := self.notes["metrics"].get(name, {}).get(str(i)):
+                split = "test" if name == "chosen" else name
+                metrics[split] = metrics.get(split, {}) | values
+        failed = i in self.ensemble.failed or not metrics.get(first, {}).keys() >= set(CRITERIA)
+        return {
             "protocol": self.cell.protocol,
             "seed": member.seed,
             "tau": member.tau,
             "prior_temperature": member.prior_temperature,
-            "status": "failed" if i in self.ensemble.failed or not finite else "finished",
-            "metrics": metrics if finite else {},
+            "status": "failed" if failed else "finished",
+            "failed_epoch": self.ensemble.failed.get(i, self.cell.epochs) if failed else None,
+            "metrics": {} if failed else metrics,
         }
-        return (
-            row | {"failed_epoch": self.ensemble.failed.get(i, self.cell.epochs)} if row["status"] == "failed" else row
-        )
 
     def records(self, identities: Sequence[Record]) -> list[Record]:
         """One record for each member."""
-        choices, source = self.choices(), records.source()
+        source, seconds, trees = records.source(), self.notes["seconds"], self.notes["trees"]
         if self.options.commit is not None:
             source = records.Source(self.options.commit, None)
         common = {
             "synthetic": self.dataset.synthetic,
             "images": {split: len(getattr(self.dataset, split)) for split in ("train", "validation", "test")},
             "members": len(self.ensemble.members),
-            "seconds": round(self.seconds["training"], 3),
-            "seconds_evaluation": round(self.seconds["evaluation"], 3),
+            "seconds": round(seconds["training"], 3),
+            "seconds_evaluation": round(seconds["evaluation"], 3),
             "commit": source.commit,
             "dirty": source.dirty,
-            "tree": records.tree(),
+            "tree": trees[-1],
+            "trees": trees,
             "version": __version__,
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -278,11 +310,11 @@ class _Work:
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         result = []
-        for i, (member, identity) in enumerate(zip(self.ensemble.members, identities, strict=True)):
-            selected = [name for name, choice in choices.items() if choice == _configuration(member)]
+        for i, identity in enumerate(identities):
+            selected = [name for name, chosen in self._is_chosen(i).items() if chosen]
             curves = {
                 name: [point[i] if isinstance(point, list) else point for point in points]
-                for name, points in self.curves.items()
+                for name, points in self.notes["curves"].items()
                 if points
             }
             result.append(identity | self._row(i) | {"selected": selected, "curves": curves} | common)
@@ -292,11 +324,10 @@ class _Work:
         """Pictures of what the chosen configurations make, by the first seed that did not fail."""
         import matplotlib.image
 
-        for criterion, choice in self.choices().items():
-            rows = [i for i in self.ensemble.alive if _configuration(self.ensemble.members[i]) == choice]
-            drawn = pictures(self.ensemble, self.dataset.test, rows[0], self.budget)
-            for name, picture in drawn.items():
-                suffix = criterion if self.cell.protocol == "honest" else f"{criterion}-{self.cell.protocol}"
+        for criterion in self.notes["chosen"]:
+            rows = [i for i in self.ensemble.alive if self._is_chosen(i)[criterion] and self._row(i)["metrics"]]
+            suffix = criterion if self.cell.protocol == "honest" else f"{criterion}-{self.cell.protocol}"
+            for name, picture in pictures(self.ensemble, self.dataset.test, rows[0], self.budget).items():
                 with write_whole(folder / f"{name}-{suffix}.png") as temporary:
                     matplotlib.image.imsave(temporary, picture, cmap="gray", vmin=0, vmax=1, format="png")
 
@@ -308,8 +339,10 @@ def _images(cell: Vae, options: Options) -> Dataset:
     return replace(sample, train=sample.train[: options.smoke_images])
 
 
-def _configuration(member: Member) -> Configuration:
-    return Configuration(member.tau, member.prior_temperature)
+def _name(cell: Vae, identities: Sequence[Record]) -> str:
+    """What the folder of a checkpoint is called: other members, settings or devices have another one."""
+    content = hashlib.sha256(json.dumps(identities, sort_keys=True).encode()).hexdigest()
+    return f"{cell.protocol}{'-smoke' if cell.smoke else ''}-{content[:12]}"
 
 
 def _plain(values: torch.Tensor) -> list[float | None]:

@@ -6,6 +6,7 @@ rates {1e-4, 3e-4} and 300 to 500 epochs, 3e-4 and 300.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -201,6 +202,13 @@ class Vae:
         """The same under ``honest`` or ``published``, with the prior temperatures that go with it."""
         grid = PRIOR_TEMPERATURES.get(protocol, ()) if self.prior_temperatures else ()
         return self if protocol == self.protocol else replace(self, protocol=protocol, prior_temperatures=grid)
+
+    def replicate(self, number: int) -> Vae:
+        """The same with other seeds, as many: the first digits of sha256("<seed>/replicate/<number>"); 0 is itself."""
+        if number == 0:
+            return self
+        digests = [hashlib.sha256(f"{seed}/replicate/{number}".encode()).digest() for seed in self.seeds]
+        return replace(self, seeds=tuple(int.from_bytes(digest[:4], "big") for digest in digests))
 
     def settings(self) -> dict[str, Any]:
         """What identifies the training beside a member, the protocol and whether it is cut short."""

@@ -1,6 +1,7 @@
 """Random streams that know where they are: a number is a function of a seed and of what it is for.
 
-Nothing has to be remembered to go on after an interruption, and no member depends on how many others there are.
+Nothing has to be remembered to go on after an interruption, and in training no member depends on how many others there
+are. Metrics are taken of all members of a cell in one stream: there, others change a member's noise.
 """
 
 from __future__ import annotations
