@@ -1,0 +1,97 @@
+"""The trainer on a CUDA device, where a step is a graph."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from igr.paper.ensemble import Ensemble
+from igr.paper.run import Options, run_cell
+from igr.paper.specs import SPECS
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+IMAGES = (np.random.default_rng(0).random((300, 784)) < 0.13).astype(np.uint8)
+IDS = [
+    "table1/mnist/linear/igr-i",
+    "table1/mnist/linear/igr-sb+sl",
+    "table1/mnist/nonlinear/igr-planar",
+    "table1/fmnist/linear/gs",
+    "beyond/mnist/linear/igr-i+discrete+hard",
+    "beyond/mnist/linear/gs+iwae",
+    "beyond/mnist/linear/igr-planar+flow-prior",
+]
+
+
+def ensemble(id: str, **changes) -> Ensemble:
+    cell = replace(SPECS[id].shortened(), epochs=4, **changes)
+    return Ensemble(cell, IMAGES, torch.device("cuda"), torch.float64)
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_a_replayed_step_is_the_step(id, monkeypatch):
+    replayed = ensemble(id)
+    found = torch.stack([replayed.run_epoch() for _ in range(2)])
+    monkeypatch.setattr(Ensemble, "_take_step", Ensemble._step)
+    eager = ensemble(id)
+    expected = torch.stack([eager.run_epoch() for _ in range(2)])
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=0)
+    for a, b in zip(eager.vae.parameters(), replayed.vae.parameters(), strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-7, atol=1e-10)
+
+
+@pytest.mark.parametrize("id", IDS[:3])
+def test_a_state_is_loaded_into_a_graph_that_is_captured(id):
+    whole = ensemble(id)
+    expected = torch.stack([whole.run_epoch() for _ in range(3)])
+    first = ensemble(id)
+    first.run_epoch()
+    assert first.run_epoch(stop=lambda: first.step == 2) is None
+    tensors, numbers = first.state()
+    tensors = {name: tensor.cpu().clone() for name, tensor in tensors.items()}
+    first.run_epoch()  # goes on, so that everything is somewhere else
+    first.load(tensors, numbers)
+    found = torch.stack([first.run_epoch(), first.run_epoch()])
+    torch.testing.assert_close(found, expected[1:], rtol=1e-10, atol=0)
+
+
+def test_a_member_that_diverges_disturbs_nobody():
+    calm, struck = ensemble(IDS[0]), ensemble(IDS[0])
+    calm.run_epoch()
+    struck.run_epoch()
+    with torch.no_grad():
+        struck.vae.weights[0][1] = math.nan
+    expected, found = calm.run_epoch(), struck.run_epoch()
+    assert struck.failed == {1: 2}
+    torch.testing.assert_close(found[[0, 2, 3]], expected[[0, 2, 3]])
+    assert all(p.isfinite().all() for p in struck.vae.parameters())
+
+
+def test_agrees_with_the_cpu_on_the_same_noise(monkeypatch):
+    def fill(self, block):
+        for r, seed in enumerate(self.cell.seeds):
+            generator = torch.Generator().manual_seed(1000 * seed + block)
+            shape = (len(self._noise), *self._noise_shape)
+            self._noise[:, :, r].copy_(torch.randn(shape, generator=generator, dtype=self.dtype))
+        self._block = block
+
+    monkeypatch.setattr(Ensemble, "_fill_noise", fill)
+    there = ensemble(IDS[0])
+    here = Ensemble(there.cell, IMAGES, torch.device("cpu"), torch.float64)
+    for _ in range(2):
+        torch.testing.assert_close(there.run_epoch(), here.run_epoch(), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("id", [*IDS, "table1/omniglot/linear/igr-sb"])
+def test_cells_run(id, tmp_path: Path):
+    cell = SPECS[id].shortened()
+    options = Options(tmp_path / "out", tmp_path / "checkpoints", torch.device("cuda"))
+    found = run_cell(cell, options, lambda: False, lambda at: None)
+    assert all(record["status"] == "finished" for record in found)
+    assert found[0]["device"] == torch.cuda.get_device_name()
+    for record in found:
+        if record["selected"] and cell.method == "igr-sb":
+            assert record["metrics"]["test"]["table_deviation"] < 0.3  # of 200 draws
