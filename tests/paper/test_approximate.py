@@ -271,7 +271,7 @@ def test_an_interruption_loses_nothing(tmp_path, monkeypatch, few):
 
 
 def test_records_without_git(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "__file__", str(tmp_path / "igr" / "paper" / "records.py"))
+    monkeypatch.setattr(records, "PACKAGE", tmp_path / "igr")
     (tmp_path / "igr").mkdir()
     assert records.source.__wrapped__() == (None, None)
     monkeypatch.setenv("PATH", str(tmp_path))  # no git at all

@@ -299,6 +299,108 @@ def test_annealed_importance_sampling_stands_beside_the_bound_on_the_same_images
     assert "AIS on 50 test images with 8 chains and 200 temperatures" in page.text
 
 
+def measured_twice(spec, tau, ais, subset, images=50):
+    """A temperature and three seeds, by annealing and by the bound on the same images."""
+    rows = []
+    for seed, here, there in zip(SEEDS, ais, subset, strict=True):
+        row = chosen(record(spec, tau, seed), "elbo_discrete", log_likelihood_ais=here, log_likelihood_subset=there)
+        row["settings"] |= {"evaluation": EVALUATION | {"ais_images": images}}
+        rows.append(row)
+    return rows
+
+
+BELIEVED = "is to be believed, and below it"
+
+
+def test_annealing_that_contradicts_the_bound_is_pointed_out(tmp_path):
+    rows = measured_twice(IGR_I, 0.25, (-91.0, -92.0, -93.0), (-94.0, -95.0, -96.0))
+    rows += measured_twice(IGR_I + "+sl", 0.5, (-88.0, -89.0, -87.0), (-96.0, -96.5, -97.0))
+    sd = np.hypot(np.std([-91, -92, -93], ddof=1), np.std([-88, -89, -87], ddof=1))
+    text = Page(made(tmp_path, rows).html).text
+    assert text.count(BELIEVED) == 1  # though both criteria have chosen the same
+    assert (
+        f"IGR-I + SL at τ = 0.5 is above IGR-I at τ = 0.25 by 4.00 ± {sd:.2f} according to AIS, which is to be "
+        "believed, and below it by 1.50 according to the bound on the same images."
+    ) in text
+
+
+@pytest.mark.parametrize(
+    ("ais", "subset", "images"),
+    [
+        ((-88.0, -89.0, -87.0), (-92.0, -93.0, -94.0), 50),
+        ((-89.4, -90.4, -88.4), (-96.0, -97.0, -98.0), 50),  # 2.6 apart, 1.41 is the deviation
+        ((-88.0, -89.0, -87.0), (-96.0, -97.0, -98.0), 40),
+        ((-88.0, None, None), (-96.0, -97.0, -98.0), 50),
+    ],
+    ids=["same order", "within error", "other images", "one seed"],
+)
+def test_annealing_that_does_not_contradict_the_bound_is_not(tmp_path, ais, subset, images):
+    rows = measured_twice(IGR_I, 0.25, (-91.0, -92.0, -93.0), (-94.0, -95.0, -96.0))
+    rows += measured_twice(IGR_I + "+sl", 0.5, ais, subset, images)
+    assert BELIEVED not in Page(made(tmp_path, rows).html).text
+
+
+def test_a_value_that_is_not_there_is_left_out_of_the_mean(tmp_path):
+    rows = cell()
+    del rows[1]["metrics"]["test"]["log_likelihood"]
+    for row in rows[3:]:
+        del row["metrics"]["test"]["log_likelihood_published_1000"]
+    report = made(tmp_path, rows)
+    first, second, *_ = Page(report.html).rows(LINEAR)
+    assert first["bound m = 1000"] == mean_sd([TEST_BOUND[0.1][0], TEST_BOUND[0.1][2]]) + " n = 2"
+    assert (first["n"], first["discrete ELBO test"]) == ("3", mean_sd(TEST_ELBO[0.1]))
+    assert (second[S1000], second["Δ to the paper"]) == ("—", "—")
+    assert f"{mean_sd([TEST_BOUND[0.1][0], TEST_BOUND[0.1][2]])} (n = 2)" in report.markdown.read_text()
+
+
+@pytest.mark.parametrize(
+    ("dataset", "reason"),
+    [
+        ("fmnist", "no ELU, and its scale is at least 0.1"),
+        ("omniglot", "another split than the published code, and ink"),
+    ],
+    ids=["fmnist", "omniglot"],
+)
+def test_what_is_not_comparable_has_no_difference(tmp_path, dataset, reason):
+    spec = IGR_I.replace("mnist", dataset)
+    honest, published = (
+        Page(build([write(tmp_path / name, cell(spec, protocol=name))], tmp_path / f"out-{name}").html)
+        for name in ("honest", "published")
+    )
+    tables = [name for name in honest.titles() if name.startswith(("Table 1: ", "Discretized train ELBO: "))]
+    assert len(tables) == 2
+    for name in tables:
+        assert {row["Δ to the paper"] for row in honest.rows(name)} == {"—"}
+        assert all(row["Δ to the paper"][0] in "+−" for row in published.rows(name)[:2])
+    assert honest.text.count("Δ is left out: ") == honest.text.count(reason) == 2
+    assert "Δ is left out" not in published.text
+
+
+def test_what_the_paper_prints_bold_is_bold(tmp_path):
+    report = made(tmp_path, cell())
+    assert SPECS[IGR_I].paper.bold
+    assert not SPECS[GS].paper.bold
+    text, page = report.markdown.read_text(encoding="utf-8"), report.html.read_text(encoding="utf-8")
+    assert "| **−94.65 ± 0.14** |" in text
+    assert "| −106.17 ± 1.00 |" in text
+    assert "<td><strong>−94.65 ± 0.14</strong></td>" in page
+    assert "<td>−106.17 ± 1.00</td>" in page
+
+
+def test_draws_of_frequency_tables_and_their_error_are_told(tmp_path):
+    evaluation = {"evaluation": EVALUATION | {"train_table": 2000}}
+    rows = [*cell(), *cell("table1/mnist/linear/igr-planar"), *cell("table1/mnist/linear/igr-sb")]
+    for i, row in enumerate(rows):
+        row["settings"] |= evaluation
+        if row["settings"]["method"] == "igr-sb":
+            row["metrics"]["test"]["table_deviation"] = 0.001 * i
+    text = Page(made(tmp_path, rows).html).text
+    draws = "q(z|x) is a table of 20,000 draws, of 2,000 on the training split, mixed with a little of the uniform."
+    assert f"IGR-Planar, IGR-SB: {draws}" in text
+    assert text.count(draws) == 1
+    assert "IGR-SB: largest error of a frequency table, checked on a few images: 0.017." in text
+
+
 def test_one_seed_has_no_deviation(tmp_path):
     first, *_ = Page(made(tmp_path, [row for row in cell() if row["seed"] == 1]).html).rows(LINEAR)
     assert (first["discrete ELBO test"], first["n"]) == ("−119.50", "1")
@@ -536,6 +638,24 @@ def test_run_times_and_environment(tmp_path):
     assert "Of 6 records 1 come from code with uncommitted changes." in page.text
 
 
+def test_commits_that_were_given_can_be_checked(tmp_path):
+    rows = [row | {"dirty": None, "tree": "b" * 40, "trees": ["b" * 40]} for row in cell()]
+    rows[0] |= {"trees": ["a" * 40, "b" * 40]}
+    page = Page(made(tmp_path, rows).html)
+    said = [tuple(row.values()) for row in page.rows("What the records say of code and machines")]
+    assert ("tree", "b" * 40 + " of 0123abc", "5") in said
+    assert ("tree", "a" * 40 + ", then " + "b" * 40 + " of 0123abc", "1") in said
+    assert "The commit of 6 records was given" in page.text
+    assert "git rev-parse COMMIT:src/igr" in page.text
+    assert "Of 6 records 1 are of models whose training was continued under changed code." in page.text
+
+
+def test_commits_that_git_was_asked_about_need_no_check(tmp_path):
+    text = Page(made(tmp_path, [row | {"tree": "b" * 40} for row in cell()]).html).text
+    assert "was given" not in text
+    assert "changed code" not in text
+
+
 def test_records_without_a_table_are_named(tmp_path):
     assert "relax/mnist/linear/gs" in Page(made(tmp_path, [*cell(), record("relax/mnist/linear/gs")]).html).text
 
@@ -603,6 +723,12 @@ def test_all_unreadable_files_are_named(tmp_path):
         assert name in str(error.value)
 
 
+def test_logs_are_no_records(tmp_path):
+    folder = write(tmp_path / "records", cell())
+    (folder / "progress.log.jsonl").write_text('{"phase": "training", "epoch": 1}\n')
+    assert len(collect([folder]).all) == 6
+
+
 # ---------------------------------------------------------------------------------------------------------- the command
 
 
@@ -619,6 +745,17 @@ def test_terminal_table():
     assert " ".join(first.split()).endswith(" ".join(["0.1 — 3", *numbers]))
     assert any(line.split()[:4] == ["GS", "ELBO", "1", "0.75"] for line in lines)
     assert "not a bound" in lines[-1]
+
+
+def test_a_number_over_fewer_seeds_says_so():
+    """As where a second run, with other seeds, has chosen another τ, and so has not looked at the test split there."""
+    again = [record(tau=tau, seed=seed + 10, elbo=-120 - tau) for tau in (0.1, 0.5) for seed in SEEDS]
+    for row in again:
+        row["selected"] = ["elbo_discrete"] if row["tau"] == 0.5 else []
+    table = printed(terminal_table(cell() + again), width=140).replace("\u00a0", " ")
+    line = next(line for line in table.splitlines() if line.split()[1:2] == ["ELBO"])
+    assert line.split()[:5] == ["IGR-I", "ELBO", "0.1", "—", "6"]
+    assert f"{mean_sd(TEST_ELBO[0.1])} (n = 3)" in line
 
 
 def test_terminal_table_does_not_mix():
@@ -642,14 +779,26 @@ def test_command_prints_the_table_and_the_path(tmp_path):
     assert {path.name for path in out.iterdir()} == {"report.html", "report.md", "figures"}
 
 
-@pytest.mark.parametrize("folder", ["results/ours", "runs"])
+@pytest.mark.parametrize("folder", ["results/ours", "runs/records"])
 def test_command_finds_records_by_itself(tmp_path, monkeypatch, folder):
-    write(tmp_path / "runs", cell())
+    """Next to those of smoke runs and of the demo, with which they are not mixed."""
+    for other in ("smoke", "demo"):
+        write(tmp_path / "runs" / other, [row | {"smoke": True} for row in cell()])
+    write(tmp_path / "runs" / "records", [record(GS, prior=0.5)])
     write(tmp_path / folder, cell())
     monkeypatch.chdir(tmp_path)
     result = invoke()
     assert result.exit_code == 0, result.output
+    assert "IGR-I" in result.stdout
+    assert "GS" not in result.stdout
     assert (tmp_path / "runs" / "report" / "report.html").is_file()
+
+
+def test_command_says_where_it_looked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = invoke()
+    assert result.exit_code == 1
+    assert "there is no folder runs/records: make records with igr run" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -354,7 +354,7 @@ def record(spec, seed, **changes):
         "prior_temperature": None,
         "smoke": False,
         "device": "cpu",
-        "settings": {},
+        "settings": {"method": "igr-i"},
         "status": "finished",
         "metrics": metrics,
         "selected": ["elbo_discrete", "log_likelihood"],
@@ -390,7 +390,11 @@ def test_list_shows_what_exists(results):
     id = "table1/mnist/linear/igr-i"
     (results / id).mkdir(parents=True)
     records.append(results / id / "records.jsonl", [record(id, seed) for seed in (1, 2, 3)])
-    others = [record(id, 1, smoke=True), record(id, 4, selected=[]), record(id, 5, status="failed", metrics={})]
+    others = [
+        record(id, 1, smoke=True),
+        record(id, 4, selected=[], tau=0.5),
+        record(id, 5, status="failed", metrics={}),
+    ]
     other = results.parent / "other"
     other.mkdir()
     records.append(other / "records.jsonl", others)
@@ -406,12 +410,45 @@ def test_list_shows_what_exists(results):
 def test_list_prefers_the_honest_run_and_then_the_best(results):
     id = "table1/mnist/linear/igr-i"
     runs = [
-        record(id, 1, settings={"epochs": 1}),
-        record(id, 2, settings={"epochs": 2}),
+        record(id, 1, settings={"method": "igr-i", "epochs": 1}),
+        record(id, 2, settings={"method": "igr-i", "epochs": 2}),
         record(id, 3, protocol="published", metrics={"test": {"log_likelihood": -1.0}}),
     ]
     records.append(results / "records.jsonl", runs)
     assert lines(invoke(id))[id][2:4] == ["3", "-99.00"]
+
+
+def test_list_does_not_pool_runs_with_other_seeds(results):
+    """They may have chosen another τ; and where they have not, theirs are not the spec's own."""
+    id = "table1/mnist/linear/igr-i"
+
+    def run(seeds, tau, value, **more):
+        numbers = {"test": {"log_likelihood": value}, "validation": {"log_likelihood": value}}
+        unchosen = {"selected": [], "metrics": {"validation": {"log_likelihood": value - 9}}}
+        rows = [record(id, seed, tau=tau, metrics=numbers, **more) for seed in seeds]
+        return rows + [record(id, seed, tau=0.7 - tau, **more) | unchosen for seed in seeds]
+
+    own, others = run(SEEDS, 0.1, -98.0), run([seed + 1 for seed in SEEDS], 0.6, -90.0)
+    records.append(results / "records.jsonl", own + others)
+    assert lines(invoke(id))[id][2:4] == ["20", "-98.00 ± 0.00"]
+    records.append(results / "records.jsonl", run([1, 2], 0.1, -80.0, device="cuda"))  # a better one, of other seeds
+    assert lines(invoke(id))[id][2:4] == ["24", "-98.00 ± 0.00"]
+    (results / "records.jsonl").unlink()
+    records.append(results / "records.jsonl", others + run([1, 2], 0.1, -98.0))  # seven seeds that the spec has not
+    assert lines(invoke(id))[id][2:4] == ["14", "-90.00 ± 0.00"]
+
+
+def test_list_leaves_out_what_contradicts_itself(results):
+    id, other = "table1/mnist/linear/igr-i", "table1/mnist/linear/gs"
+    for name, value in (("a", -98.0), ("b", -97.0)):
+        (results / name).mkdir()
+        rows = [record(id, 1, metrics={"test": {"log_likelihood": value}}), record(other, 1)]
+        records.append(results / name / "records.jsonl", rows)
+    result = invoke(id, other, "train-elbo/mnist/igr-i")
+    assert lines(result)[id][2:4] == ["2", ""]
+    assert lines(result)[other][3] == "-99.00"
+    [error] = result.stderr.splitlines()
+    assert re.match(r"igr: left out: two records of table1/mnist/linear/igr-i with τ = 0\.1 and seed 1 differ: ", error)
 
 
 def test_list_shows_approximations(results):
@@ -477,6 +514,14 @@ def test_list_on_a_terminal_and_without_torch(results):
     assert "train-elbo: discretized train ELBO, read from table1" in text
     assert re.search(r"table1/mnist/linear/gs +GS +-106\.17 ± 1\.00 +6 min", text)
     assert "Times are estimates" in text
+
+
+def test_list_reads_records_without_torch(results):
+    records.append(results / "records.jsonl", [record(IGR.id, seed) for seed in (1, 2, 3)])
+    command = [sys.executable, "-c", PROGRAM, "list", IGR.id]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split("\t")[3:5] == ["3", "-100.00 ± 1.00"]
 
 
 def _read(terminal):

@@ -4,8 +4,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from igr._commands.common import until_interrupted
 
@@ -14,7 +13,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from igr.paper.records import Record
+    from igr.paper.report.cells import Cell
     from igr.paper.specs import Spec
+
+    Found = dict[str, list[tuple[Record, Path]]]
 
 RESULTS = Path("results/ours")
 TITLES = {
@@ -76,57 +78,64 @@ class Row(NamedTuple):
         return [spec.id, spec.label, paper, records, self.ours, f"{spec.minutes:.2f}", spec.description]
 
 
-def _read(folders: Sequence[Path]) -> "dict[str, list[Record]]":
-    """The records of real runs by spec; a file that cannot be read is reported and left out."""
+def _read(folders: Sequence[Path]) -> "Found":
+    """The records of real runs by spec, each with its file; one that cannot be read is reported and left out."""
     from igr.paper.records import RecordError, read
 
-    found: dict[str, list[Record]] = {}
+    found: Found = {}
     files = (file.resolve() for folder in folders for file in sorted(folder.rglob("records.jsonl")))
     for file in dict.fromkeys(files):
         try:
             for record in read(file):
                 if record["smoke"] is False:
-                    found.setdefault(record["spec"], []).append(record)
+                    found.setdefault(record["spec"], []).append((record, file))
         except (OSError, RecordError) as error:
             print(f"igr: left out: {error}", file=sys.stderr)
     return found
 
 
-def _rows(specs: "Sequence[Spec]", records: "dict[str, list[Record]]") -> Iterator[Row]:
+def _rows(specs: "Sequence[Spec]", records: "Found") -> Iterator[Row]:
     from igr.paper.specs import Approximation, Derived
 
+    cells = {id: _cells(found) for id, found in records.items()}
     for spec in specs:
-        found = [record for id in getattr(spec, "sources", (spec.id,)) for record in records.get(id, ())]
+        sources = getattr(spec, "sources", (spec.id,))
+        found = [record for id in sources for record, _ in records.get(id, ())]
         if isinstance(spec, Derived):
-            ours = _mean(found, "train", "elbo_discrete") if spec.reads == "metrics.train.elbo_discrete" else ""
+            reads = spec.reads == "metrics.train.elbo_discrete"
+            ours = _mean(cells.get(sources[0], ()), "train", "elbo_discrete") if reads else ""
         elif isinstance(spec, Approximation):
-            fits = [_number(record, "tv") for record in found if record["protocol"] == "paper"]
-            ours = f"TV {min(there):.2g}" if (there := [value for value in fits if value is not None]) else ""
+            fits = [record.get("metrics") or {} for record in found if record["protocol"] == "paper"]
+            ours = f"TV {min(there):.2g}" if (there := [fit["tv"] for fit in fits if "tv" in fit]) else ""
         else:
-            ours = _mean(found, "test", "log_likelihood")
+            ours = _mean(cells.get(spec.id, ()), "test", "log_likelihood")
         yield Row(spec, len(found), ours)
 
 
-def _mean(records: "Sequence[Record]", split: str, metric: str) -> str:
-    """Mean and deviation over the seeds that the metric selected; of several runs, the best, and honest ones first."""
-    runs: dict[tuple[bool, str], list[float]] = {}
-    for record in records:
-        value = _number(record, split, metric)
-        if metric in (record.get("selected") or ()) and value is not None:
-            run = record["protocol"] == "honest", str((record["device"], record["settings"]))
-            runs.setdefault(run, []).append(value)
-    if not runs:
-        return ""
-    values = runs[max(runs, key=lambda run: (run[0], fmean(runs[run])))]
-    return f"{fmean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
+def _cells(found: "Sequence[tuple[Record, Path]]") -> "Sequence[Cell]":
+    """The records of a spec, by settings, protocol and device; what contradicts itself is reported and left out."""
+    from igr.paper.report import ReportError
+    from igr.paper.report.collect import split
+
+    try:
+        return split(found).cells
+    except ReportError as error:
+        print(f"igr: left out: {error}", file=sys.stderr)
+        return ()
 
 
-def _number(record: "Record", *path: str) -> float | None:
-    """One of its metrics, if that is there."""
-    value: Any = record.get("metrics")
-    for name in path:
-        value = value.get(name) if isinstance(value, dict) else None
-    return value if isinstance(value, float | int) else None
+def _mean(cells: "Sequence[Cell]", split: str, metric: str) -> str:
+    """Mean and deviation over seeds, at the τ that the metric has chosen.
+
+    Of several cells an honest one, rather one with the spec's own seeds, and of these the best.
+    """
+    found: list[tuple[bool, bool, float, str]] = []
+    for cell in cells:
+        own = cell.with_own_seeds()
+        some = own or cell
+        if (ours := some.summary(some.chosen(metric), split, metric)) is not None:
+            found.append((cell.protocol == "honest", own is not None, ours.mean, str(ours)))
+    return max(found)[-1] if found else ""
 
 
 def _print(rows: Sequence[Row]) -> None:

@@ -20,7 +20,7 @@ def add(app: "typer.Typer") -> None:
         records: Annotated[
             list[Path] | None,
             typer.Option(
-                help="Folder with records, at any depth; may be repeated. [default: results/ours, else runs]",
+                help="Folder with records, at any depth; may be repeated. [default: results/ours, else runs/records]",
                 metavar="DIR",
             ),
         ] = None,
@@ -30,7 +30,7 @@ def add(app: "typer.Typer") -> None:
 
         Nothing is computed anew, and torch is not needed. Smoke records are not mixed with real ones.
         """
-        folders = records or [folder if (folder := Path("results/ours")).is_dir() else Path("runs")]
+        folders = records or [folder if (folder := Path("results/ours")).is_dir() else Path("runs/records")]
         with until_interrupted(), progress() as tell:
             try:
                 from igr.paper.report import ReportError, collect, publish, terminal_table

@@ -14,10 +14,11 @@ from igr.paper.records import Record
 from igr.paper.select import CRITERIA, SPLITS, Configuration, SelectionError, choose
 from igr.paper.specs import SPECS, Vae
 
-__all__ = ["Cell", "ReportError", "Summary", "cells", "expected", "place", "summarize"]
+__all__ = ["CHOSEN_BY", "Cell", "ReportError", "Summary", "cells", "expected", "place", "summarize", "temperatures"]
 
 DATASETS = {"mnist": "MNIST", "fmnist": "Fashion-MNIST", "omniglot": "Omniglot"}
 ARCHITECTURES = {"linear": "linear", "nonlinear": "non-linear"}
+CHOSEN_BY = {"elbo_discrete": "discrete ELBO", "log_likelihood": "bound"}
 
 
 class ReportError(ValueError):
@@ -30,6 +31,9 @@ class Summary(NamedTuple):
     mean: float
     sd: float | None
     n: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f}" + ("" if self.sd is None else f" ± {self.sd:.2f}")
 
 
 def summarize(values: Iterable[float | None]) -> Summary | None:
@@ -152,6 +156,23 @@ class Cell:
         if configuration is None:
             return None
         return summarize(_value(record, split, metric) for record in self.finished(configuration))
+
+    def with_own_seeds(self) -> Cell | None:
+        """The members with the seeds of the spec, if there are any; a run with others makes choices of its own."""
+        spec = SPECS.get(self.spec)
+        own = [record for record in self.records if isinstance(spec, Vae) and record["seed"] in spec.seeds]
+        return replace(self, records=tuple(own)) if own else None
+
+
+def temperatures(configuration: Configuration) -> str:
+    """What a configuration is called.
+
+    Example:
+        >>> temperatures(Configuration(0.5, None)), temperatures(Configuration(0.5, 0.375))
+        ('τ = 0.5', 'τ = 0.5, prior τ = 0.375')
+    """
+    tau, prior = configuration
+    return f"τ = {tau:g}" + ("" if prior is None else f", prior τ = {prior:g}")
 
 
 def place(dataset: str, architecture: str) -> str:

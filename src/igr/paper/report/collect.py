@@ -30,15 +30,18 @@ class Records:
 
 
 def collect(folders: Sequence[Path]) -> Records:
-    """Reads every ``*.jsonl`` below the folders.
+    """Reads every ``*.jsonl`` below the folders, but no ``*.log.jsonl``, which holds the progress of a run.
 
     Raises:
         ReportError: there is nothing, or a file is not readable, or real records and shortened ones are mixed.
     """
     for folder in folders:
         if not folder.is_dir():
-            raise ReportError(f"there is no folder {folder}; name one that holds records with --records")
-    paths = {path.resolve(): path for folder in folders for path in sorted(folder.rglob("*.jsonl")) if path.is_file()}
+            raise ReportError(
+                f"there is no folder {folder}: make records with igr run, or name a folder that has some with --records"
+            )
+    files = (path for folder in folders for path in sorted(folder.rglob("*.jsonl")) if path.is_file())
+    paths = {path.resolve(): path for path in files if not path.name.endswith(".log.jsonl")}
     found: list[tuple[Record, Path]] = []
     broken = []
     for path in paths.values():

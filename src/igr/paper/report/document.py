@@ -47,6 +47,10 @@ class Entry:
     text: str
     colour: str | None = None
     end: str = ""
+    bold: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.end})" if self.end else self.text
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from numpy.typing import NDArray
 
 from igr.paper.methods import METHODS
-from igr.paper.report.cells import Cell, summarize
+from igr.paper.report.cells import CHOSEN_BY, Cell, summarize
 from igr.paper.select import CRITERIA, Configuration
 from igr.paper.specs import SPECS, Times, Vae
 from igr.paper.style import INK, STYLE
@@ -25,7 +25,6 @@ __all__ = ["continuous_elbo", "has_curves", "svg", "temperatures"]
 
 Array = NDArray[np.float64]
 
-TITLES = {"elbo_discrete": "discrete ELBO", "log_likelihood": "bound"}
 LINES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
 TICKS = (0.01, 0.03, 0.1, 0.25, 0.5, 1.0)
 
@@ -128,7 +127,7 @@ def temperatures(cells: Sequence[Cell]) -> Figure:
                     _name(axes, variant, variants)
                 else:
                     axes.set_xlabel("$\\tau$", size=11, labelpad=1)
-            row[0].set_ylabel(f"{TITLES[criterion]} (nats)", size=10)
+            row[0].set_ylabel(f"{CHOSEN_BY[criterion]} (nats)", size=10)
             row[0].set_ylim(bottom=max(row[0].get_ylim()[0], _floor(cells, criterion)))
         return figure
 
@@ -175,7 +174,7 @@ def _draw_temperatures(axes: Axes, cell: Cell, criterion: str) -> None:
         x, mean = [each.tau for each, _ in points], [found.mean for _, found in points]
         sd = [found.sd or 0.0 for _, found in points]
         axes.errorbar(x, mean, sd, color=colour, linewidth=1.1, linestyle=style, elinewidth=0.7, capsize=0)
-        whole = [len(cell.finished(each)) == len(cell.members(each)) for each, _ in points]
+        whole = [found.n == len(cell.members(each)) for each, found in points]
         faces = [colour if each else "none" for each in whole]
         axes.scatter(x, mean, 13, faces, edgecolors=colour, linewidths=0.8, zorder=3)
     best = cell.summary(chosen, cell.split, criterion)

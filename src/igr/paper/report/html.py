@@ -131,7 +131,8 @@ def _entry(cell: Entry, tag: str, words: bool, attributes: str = "") -> str:
     dot = f'<span class="dot" style="background:{escape(cell.colour)}"></span>' if cell.colour else ""
     end = f" <small>{escape(cell.end)}</small>" if cell.end else ""
     mark = ' class="w"' if words else ""
-    return f"<{tag}{mark}{attributes}>{dot}{escape(cell.text)}{end}</{tag}>"
+    text = f"<strong>{escape(cell.text)}</strong>" if cell.bold else escape(cell.text)
+    return f"<{tag}{mark}{attributes}>{dot}{text}{end}</{tag}>"
 
 
 def _image(image: Image) -> str:

@@ -50,7 +50,7 @@ def _table(table: Table) -> str:
 
 
 def _row(cells: tuple[Entry, ...]) -> str:
-    texts = [_escape(f"{cell.text} ({cell.end})" if cell.end else cell.text) for cell in cells]
+    texts = [f"**{_escape(str(cell))}**" if cell.bold else _escape(str(cell)) for cell in cells]
     return "| " + " | ".join(texts) + " |"
 
 

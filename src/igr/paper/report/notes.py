@@ -1,14 +1,19 @@
-"""What has to be said below a table: failures, gaps, and settings that are not those of the spec."""
+"""What has to be said below a table: failures, gaps, settings that are not those of the spec, and what contradicts."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
+from itertools import permutations
+from typing import NamedTuple
 
-from igr.paper.report.cells import Cell, expected
+from igr.paper.report.cells import Cell, expected, temperatures
+from igr.paper.report.lines import Line, number
+from igr.paper.select import Configuration
 from igr.paper.specs import SPECS, Vae
 
-__all__ = ["missing", "notes"]
+__all__ = ["disagreements", "incomparable", "missing", "notes"]
 
 
 def missing(kind: str, cells: Sequence[Cell]) -> str | None:
@@ -26,6 +31,47 @@ def notes(cells: Sequence[Cell]) -> list[str]:
             for fact in facts(cell):
                 about.setdefault(fact, []).append(cell.label)
     return [f"{_names(labels, len(cells))}: {fact}." for fact, labels in about.items()]
+
+
+def incomparable(rows: Sequence[Line]) -> list[str]:
+    """Why there is no difference to the paper, in a table where it is left out."""
+    reasons = dict.fromkeys(line.incomparable for line in rows)
+    return [f"Δ is left out: {reason}." for reason in reasons if reason is not None]
+
+
+class _Measured(NamedTuple):
+    """A row that has been measured in both ways on the same images."""
+
+    name: str
+    images: int | None
+    ais: float
+    sd: float
+    bound: float
+
+
+def disagreements(rows: Sequence[Line]) -> list[str]:
+    """Pairs of rows that AIS orders by more than twice their combined deviation, and the bound the other way."""
+    found = []
+    for high, low in permutations(_measured(rows), 2):
+        lead, sd, behind = high.ais - low.ais, math.hypot(high.sd, low.sd), low.bound - high.bound
+        if high.images == low.images and lead > 2 * sd and behind > 0:
+            found.append(
+                f"{high.name} is above {low.name} by {number(lead)} ± {sd:.2f} according to AIS, which is to be "
+                f"believed, and below it by {number(behind)} according to the bound on the same images."
+            )
+    return found
+
+
+def _measured(rows: Sequence[Line]) -> list[_Measured]:
+    """Each model once, though both criteria may have chosen it; one seed has no deviation to compare with."""
+    found: dict[str, _Measured] = {}
+    for line in rows:
+        ais, bound = (line.summary("test", f"log_likelihood_{name}") for name in ("ais", "subset"))
+        if line.cell and line.configuration and ais is not None and ais.sd is not None and bound is not None:
+            name = f"{line.label} at {temperatures(line.configuration)}"
+            images = line.cell.settings.get("evaluation", {}).get("ais_images")
+            found[name] = _Measured(name, images, ais.mean, ais.sd, bound.mean)
+    return list(found.values())
 
 
 def _names(labels: Sequence[str], everyone: int) -> str:
@@ -48,14 +94,9 @@ def _facts(cell: Cell) -> list[str]:
 
 def _failures(cell: Cell) -> str:
     """Where members failed: ``τ = 0.01: 2``."""
-    where = Counter(
-        (each["tau"], each["prior_temperature"] or 0.0) for each in cell.records if each["status"] != "finished"
-    )
-    words = [
-        f"τ = {tau:g}" + (f", prior τ = {prior:g}" if prior else "") + f": {count}"
-        for (tau, prior), count in sorted(where.items())
-    ]
-    return "; ".join(words)
+    failed = [each for each in cell.records if each["status"] != "finished"]  # in order
+    where = Counter(Configuration(each["tau"], each["prior_temperature"]) for each in failed)
+    return "; ".join(f"{temperatures(configuration)}: {count}" for configuration, count in where.items())
 
 
 def _differences(cell: Cell) -> list[str]:
@@ -80,9 +121,17 @@ def _evaluation(cell: Cell) -> list[str]:
     if "train_samples" in settings:
         words[0] += f", on the training split with {settings['train_samples']:,}"
     if cell.method in ("igr-sb", "igr-planar") and "table" in settings:
-        words.append(f"q(z|x) is a table of {settings['table']:,} draws, mixed with a little of the uniform")
-    measured = any("log_likelihood_ais" in each["metrics"].get("test", {}) for each in cell.records)
-    if measured and "ais_images" in settings:
+        train = f", of {settings['train_table']:,} on the training split" if "train_table" in settings else ""
+        words.append(f"q(z|x) is a table of {settings['table']:,} draws{train}, mixed with a little of the uniform")
+    if deviations := _tested(cell, "table_deviation"):
+        words.append(f"largest error of a frequency table, checked on a few images: {max(deviations):.2g}")
+    if _tested(cell, "log_likelihood_ais") and "ais_images" in settings:
         chains, steps = settings.get("ais_chains"), settings.get("ais_temperatures")
         words.append(f"AIS on {settings['ais_images']} test images with {chains} chains and {steps} temperatures")
     return words
+
+
+def _tested(cell: Cell, metric: str) -> list[float]:
+    """A metric of all members that have it on the test split."""
+    found = (each["metrics"].get("test", {}).get(metric) for each in cell.records)
+    return [value for value in found if value is not None]

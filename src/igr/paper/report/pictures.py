@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
-from igr.paper.report.cells import Cell, ReportError
+from igr.paper.report.cells import CHOSEN_BY, Cell, ReportError, temperatures
 from igr.paper.report.document import Gallery, Image, file_name
-from igr.paper.report.tables import CHOSEN_BY
 from igr.paper.select import CRITERIA
 
 __all__ = ["galleries"]
@@ -51,12 +50,9 @@ def _paths(cells: Sequence[Cell]) -> dict[tuple[Path, str, str], list[Cell]]:
 
 
 def _caption(owners: Sequence[Cell], kind: str, criterion: str) -> str:
-    words = f"{owners[0].name}: {KINDS[kind]}"
     chosen = owners[0].chosen(criterion)
-    if len(owners) > 1 or chosen is None:
-        return f"{words}, τ chosen by the {CHOSEN_BY[criterion]}."
-    prior = "" if chosen.prior_temperature is None else f", prior τ = {chosen.prior_temperature:g}"
-    return f"{words}, τ = {chosen.tau:g}{prior} chosen by the {CHOSEN_BY[criterion]}."
+    which = "τ" if len(owners) > 1 or chosen is None else temperatures(chosen)
+    return f"{owners[0].name}: {KINDS[kind]}, {which} chosen by the {CHOSEN_BY[criterion]}."
 
 
 def _read(path: Path) -> bytes:

@@ -52,14 +52,36 @@ def changed(records: Sequence[Record]) -> str | None:
     unknown = sum(record.get("dirty") is None and not record.get("tree") for record in records)  # a tree tells it
     words = [f"{dirty:,} come from code with uncommitted changes"] if dirty else []
     words += [f"{unknown:,} do not say which commit they come from"] if unknown else []
+    several = sum(len(_trees(record)) > 1 for record in records)
+    words += [f"{several:,} are of models whose training was continued under changed code"] if several else []
     return f"Of {len(records):,} records {' and '.join(words)}." if words else None
+
+
+def _trees(record: Record) -> list[str]:
+    """The names that git has for the code that ran, one after another if it was changed on the way."""
+    return record.get("trees") or [name for name in [record.get("tree")] if name]
+
+
+def _tree(record: Record) -> str | None:
+    names = ", then ".join(_trees(record))
+    return f"{names} of {record['commit'][:7]}" if names and record.get("commit") else names or None
+
+
+def _given(records: Sequence[Record]) -> list[str]:
+    """What to say of commits that no git was asked about."""
+    given = sum(each.get("dirty") is None and bool(each.get("commit") and _trees(each)) for each in records)
+    words = (
+        f"The commit of {given:,} records was given, since their code ran without its history. The tree is computed "
+        "from the files that ran, and lets anyone check the commit: git rev-parse COMMIT:src/igr prints the same."
+    )
+    return [words] if given else []
 
 
 def environment(records: Sequence[Record]) -> Table:
     """What the records say of machines and versions, and how many say it."""
     fields: dict[str, Callable[[Record], Any]] = {
         "commit": lambda each: each.get("commit") and each["commit"] + (" + changes" if each.get("dirty") else ""),
-        "tree": lambda each: each.get("tree"),
+        "tree": _tree,
         "igr": lambda each: each.get("version", each.get("igr")),
         "torch": lambda each: each.get("torch"),
         "python": lambda each: each.get("python"),
@@ -76,4 +98,4 @@ def environment(records: Sequence[Record]) -> Table:
     if dates:
         rows.append((Entry("date"), Entry(f"{dates[0]} to {dates[-1]}"), Entry(f"{len(dates):,}")))
     head = (Entry("what"), Entry("value"), Entry("records"))
-    return Table("What the records say of code and machines", head, tuple(rows), words=2)
+    return Table("What the records say of code and machines", head, tuple(rows), 2, tuple(_given(records)))

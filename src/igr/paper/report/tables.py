@@ -2,44 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from igr.paper.methods import METHODS
-from igr.paper.published import Published
-from igr.paper.report.cells import Cell, Summary, expected, place
+from igr.paper.report.cells import CHOSEN_BY, Cell, expected, place
 from igr.paper.report.document import ABSENT, Entry, Table, heading
-from igr.paper.report.notes import notes
-from igr.paper.select import CRITERIA, Configuration
+from igr.paper.report.lines import Line, lines, number
+from igr.paper.report.notes import disagreements, incomparable, notes
 from igr.paper.specs import SPECS, Derived, Vae
 
-__all__ = ["CHOSEN_BY", "SHORT_COLUMNS", "Line", "likelihoods", "lines", "number", "train_elbos"]
+__all__ = ["SHORT_COLUMNS", "likelihoods", "train_elbos"]
 
 TITLES = {"table1": "Table 1", "beyond": "Beyond the paper"}
-CHOSEN_BY = {"elbo_discrete": "discrete ELBO", "log_likelihood": "bound"}
-
-
-@dataclass(frozen=True)
-class Line:
-    """A row: a cell at the configuration that one criterion has chosen, or a spec that has no records yet."""
-
-    spec: str
-    label: str
-    method: str
-    cell: Cell | None
-    criterion: str = ""
-    configuration: Configuration | None = None
-
-    @property
-    def paper(self) -> Published | None:
-        """The paper's number."""
-        spec = SPECS.get(self.spec)
-        return spec.paper if spec is not None else None
-
-    def summary(self, split: str, metric: str) -> Summary | None:
-        """Ours."""
-        return None if self.cell is None else self.cell.summary(self.configuration, split, metric)
 
 
 class Column(NamedTuple):
@@ -49,23 +24,6 @@ class Column(NamedTuple):
     entry: Callable[[Line], Entry]
     optional: bool = False
     """Whether to leave it out where it is empty."""
-
-
-def number(value: float, sign: bool = False) -> str:
-    """Two decimals behind a true minus.
-
-    Example:
-        >>> number(-94.654), number(0.125, sign=True), number(-0.001)
-        ('−94.65', '+0.12', '0.00')
-    """
-    text = f"{value:+.2f}" if sign else f"{value:.2f}"
-    return text[1:] if text == "-0.00" else text.replace("-", "−")
-
-
-def lines(cell: Cell, spec: str | None = None) -> Iterator[Line]:
-    """A row for each criterion; under the id of another spec if that is read from the cell."""
-    for criterion in CRITERIA:
-        yield Line(spec or cell.spec, cell.label, cell.method, cell, criterion, cell.chosen(criterion))
 
 
 def likelihoods(kind: str, cells: Sequence[Cell]) -> list[Table]:
@@ -78,7 +36,8 @@ def likelihoods(kind: str, cells: Sequence[Cell]) -> list[Table]:
             ids = [spec.id for spec in specs if spec.id.startswith(f"{group}/")]
             rows = _rows({id: id for id in ids}, some, absent=kind == "table1")
             title = f"{TITLES[kind]}: {place(*group.split('/')[1:])}"
-            tables.append(_table(title, _likelihood_columns(some, kind), rows, notes(some)))
+            below = [*incomparable(rows), *notes(some), *disagreements(rows)]
+            tables.append(_table(title, _likelihood_columns(some, kind), rows, below))
     return tables
 
 
@@ -91,7 +50,8 @@ def train_elbos(cells: Sequence[Cell]) -> list[Table]:
         some = [cell for cell in cells if cell.spec in sources]
         if some:
             title = f"Discretized train ELBO: {place(dataset, 'linear')}"
-            tables.append(_table(title, TRAIN_COLUMNS, _rows(sources, some, absent=True)))
+            rows = _rows(sources, some, absent=True)
+            tables.append(_table(title, TRAIN_COLUMNS, rows, incomparable(rows)))
     return tables
 
 
@@ -106,7 +66,7 @@ def _rows(ids: dict[str, str], cells: Sequence[Cell], *, absent: bool) -> list[L
     return rows
 
 
-def _table(title: str, columns: Sequence[Column], rows: Sequence[Line], below: Sequence[str] = ()) -> Table:
+def _table(title: str, columns: Sequence[Column], rows: Sequence[Line], below: Sequence[str]) -> Table:
     filled = [(column, [column.entry(line) for line in rows]) for column in columns]
     kept = [each for each in filled if not each[0].optional or any(entry.text != ABSENT for entry in each[1])]
     head = tuple(heading(column.head) for column, _ in kept)
@@ -142,7 +102,9 @@ def _failed(line: Line) -> Entry:
 
 
 def _paper(line: Line) -> Entry:
-    return Entry(ABSENT if line.paper is None else f"{number(line.paper.value)} ± {line.paper.sd:.2f}")
+    if line.paper is None:
+        return Entry(ABSENT)
+    return Entry(f"{number(line.paper.value)} ± {line.paper.sd:.2f}", bold=line.paper.bold)
 
 
 def _metric(split: str, metric: str) -> Callable[[Line], Entry]:
@@ -151,7 +113,8 @@ def _metric(split: str, metric: str) -> Callable[[Line], Entry]:
         if found is None or line.cell is None or line.configuration is None:
             return Entry(ABSENT)
         text = number(found.mean) + ("" if found.sd is None else f" ± {found.sd:.2f}")
-        return Entry(text, end="" if found.n == len(line.cell.finished(line.configuration)) else f"n = {found.n}")
+        every = found.n == len(line.cell.finished(line.configuration))
+        return Entry(text, end="" if every else f"n\u00a0=\u00a0{found.n}")
 
     return entry
 
@@ -177,7 +140,7 @@ def _published(which: int, entry: Callable[[str, str], Callable[[Line], Entry]])
 def _difference(split: str, metric: str) -> Callable[[Line], Entry]:
     def entry(line: Line) -> Entry:
         found = line.summary(split, metric)
-        if found is None or line.paper is None:
+        if found is None or line.paper is None or line.incomparable:
             return Entry(ABSENT)
         return Entry(number(found.mean - line.paper.value, sign=True))
 

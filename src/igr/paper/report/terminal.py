@@ -12,7 +12,8 @@ from igr.paper.methods import METHODS
 from igr.paper.records import Record
 from igr.paper.report.collect import split
 from igr.paper.report.document import SMOKE
-from igr.paper.report.tables import SHORT_COLUMNS, lines
+from igr.paper.report.lines import lines
+from igr.paper.report.tables import SHORT_COLUMNS
 
 __all__ = ["terminal_table"]
 
@@ -34,6 +35,6 @@ def terminal_table(records: Sequence[Record]) -> Table:
         short = where.removesuffix(", protocol honest").replace("protocol ", "").replace("beyond the paper", "beyond")
         table.add_row(Text(short, style="bold"))
         for line in (line for cell in found.cells if cell.where == where for line in lines(cell)):
-            first, *rest = (column.entry(line).text for column in SHORT_COLUMNS)
+            first, *rest = (str(column.entry(line)) for column in SHORT_COLUMNS)
             table.add_row(Text(f"  {first}", style=METHODS[line.method].colour), *rest)
     return table

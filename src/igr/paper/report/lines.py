@@ -1,0 +1,64 @@
+"""The rows of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from igr.paper.published import Published
+from igr.paper.report.cells import Cell, Summary
+from igr.paper.select import CRITERIA, Configuration
+from igr.paper.specs import SPECS
+
+__all__ = ["Line", "lines", "number"]
+
+INCOMPARABLE = {
+    "fmnist": "the decoder of protocol honest is not the published one: it has no ELU, and its scale is at least 0.1",
+    "omniglot": "protocol honest has another split than the published code, and ink is 1 where that has 0",
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row: a cell at the configuration that one criterion has chosen, or a spec that has no records yet."""
+
+    spec: str
+    label: str
+    method: str
+    cell: Cell | None
+    criterion: str = ""
+    configuration: Configuration | None = None
+
+    @property
+    def paper(self) -> Published | None:
+        """The paper's number."""
+        spec = SPECS.get(self.spec)
+        return spec.paper if spec is not None else None
+
+    @property
+    def incomparable(self) -> str | None:
+        """Why ours is not to be compared with the paper's, where both are there."""
+        if self.cell is None or self.paper is None or self.cell.protocol != "honest":
+            return None
+        return INCOMPARABLE.get(self.cell.group[1])
+
+    def summary(self, split: str, metric: str) -> Summary | None:
+        """Ours."""
+        return None if self.cell is None else self.cell.summary(self.configuration, split, metric)
+
+
+def number(value: float, sign: bool = False) -> str:
+    """Two decimals behind a true minus.
+
+    Example:
+        >>> number(-94.654), number(0.125, sign=True), number(-0.001)
+        ('−94.65', '+0.12', '0.00')
+    """
+    text = f"{value:+.2f}" if sign else f"{value:.2f}"
+    return text[1:] if text == "-0.00" else text.replace("-", "−")
+
+
+def lines(cell: Cell, spec: str | None = None) -> Iterator[Line]:
+    """A row for each criterion; under the id of another spec if that is read from the cell."""
+    for criterion in CRITERIA:
+        yield Line(spec or cell.spec, cell.label, cell.method, cell, criterion, cell.chosen(criterion))
