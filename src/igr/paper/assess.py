@@ -61,20 +61,20 @@ class Budget:
     train_table: int = 2_000
     images: int | None = None
     """How many images of each split, the first ones; all by default."""
-    table_images: int = 5
-    """Images on which frequency tables of IGR-SB are compared with the exact recursion."""
     ais_images: int = 50
     ais_chains: int = 8
     ais_temperatures: int = 200
+    table_images: int = 5
+    """Images on which frequency tables of IGR-SB are compared with the exact recursion."""
 
     def shortened(self) -> Budget:
         """Next to nothing, to see that all works."""
         few = {"m": 20, "published": 10, "table": 200, "train_samples": 2, "train_table": 100, "images": 50}
         return Budget(**few, table_images=1, ais_images=2, ais_chains=2, ais_temperatures=5)
 
-    def settings(self) -> dict[str, Any]:
-        """What a record says about it."""
-        return asdict(self)
+    def settings(self, method: str) -> dict[str, Any]:
+        """What a record says about it: what a method does not need is left out."""
+        return {name: value for name, value in asdict(self).items() if name != "table_images" or method == "igr-sb"}
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ def run_cell(
         "dtype": str(options.dtype).removeprefix("torch."),
         "data": dataset.source,
         "train_images": len(dataset.train),
-        "evaluation": budget.settings(),
+        "evaluation": budget.settings(cell.method),
     }
     if cell.dataset == "fmnist" and cell.protocol == "honest":
         settings["scale_floor"] = SCALE_FLOOR
