@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributions import Normal
 
 from igr.distributions import InvertibleGaussian
 from igr.nn import PlanarFlow
@@ -57,11 +56,6 @@ class Prior(NamedTuple):
     def of_members(self, rows: Sequence[int]) -> Prior:
         """The prior of some members."""
         return self if self.temperature is None else self._replace(temperature=self.temperature[list(rows)])
-
-    @property
-    def normal(self) -> Normal:
-        """The Gaussian, for divergences in closed form."""
-        return Normal(self.loc, self.scale, validate_args=False)
 
 
 def prior_of(
