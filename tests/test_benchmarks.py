@@ -76,12 +76,8 @@ def test_recovery():
 
 def test_training():
     lines = quick("training.py")
-    rows = [line.split() for line in lines if line.startswith(("linear", "nonlinear"))]
-    assert [tuple(fields[:2]) for fields in rows] == [
-        (architecture, method)
-        for architecture in ("linear", "nonlinear")
-        for method in ("igr-i", "igr-planar", "igr-sb", "gs")
-    ]
+    rows = [line.split() for line in lines if line.startswith("linear")]
+    assert [fields[1] for fields in rows] == ["igr-i", "gs"]
     for fields in rows:
         one, ensemble, floor = (float(field) for field in fields[2:5])
         assert one > 0

@@ -69,7 +69,7 @@ class Budget:
 
     def shortened(self) -> Budget:
         """Next to nothing, to see that all works."""
-        few = {"m": 20, "published": 10, "table": 200, "train_samples": 2, "train_table": 100, "images": 50}
+        few = {"m": 20, "published": 10, "table": 200, "train_samples": 2, "train_table": 100, "images": 20}
         return Budget(**few, table_images=1, ais_images=2, ais_chains=2, ais_temperatures=5)
 
     def settings(self, method: str) -> dict[str, Any]:
