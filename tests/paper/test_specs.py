@@ -167,9 +167,11 @@ def test_committed_records_belong_to_specs():
 
 
 def test_estimated_times():
-    assert IGR.minutes == pytest.approx(150_000 * 0.84 / 60_000)  # 50 members
-    assert SPECS["table1/fmnist/nonlinear/igr-sb"].minutes == pytest.approx(150_000 * 1.83 / 60_000)
-    assert GS.minutes == pytest.approx(IGR.minutes * 145 / 50)
+    assert IGR.minutes == pytest.approx(150_000 * 0.93 / 60_000)  # 50 members
+    assert SPECS["table1/fmnist/nonlinear/igr-sb"].minutes == pytest.approx(150_000 * 3.32 / 60_000)
+    assert GS.minutes == pytest.approx(150_000 * 0.68 / 60_000 * 145 / 50)
+    linear = {row: SPECS[f"beyond/mnist/linear/{row}"].minutes for row in ("igr-i+discrete", "igr-planar+flow-prior")}
+    assert linear == pytest.approx({"igr-i+discrete": 2.5 * 9.23, "igr-planar+flow-prior": 2.5 * 2.96})
     assert IGR.with_protocol("published").minutes == pytest.approx(IGR.minutes * 60 / 50)
     assert all(spec.minutes > 0 or isinstance(spec, Derived) for spec in SPECS.values())
 
@@ -381,7 +383,7 @@ def test_list_without_records(tmp_path, monkeypatch):
     assert list(found) == list(SPECS)
     assert all(len(cells) == 6 for cells in found.values())
     spec = SPECS["table1/mnist/linear/gs"]
-    assert found[spec.id] == ["GS", "-106.17 ± 1.00", "", "", "6.09", spec.description]
+    assert found[spec.id] == ["GS", "-106.17 ± 1.00", "", "", "4.93", spec.description]
     assert found["beyond/omniglot/nonlinear/igr-planar+flow-prior"][1] == ""
     assert result.stderr == ""
 
@@ -512,7 +514,7 @@ def test_list_on_a_terminal_and_without_torch(results):
     assert all(id in text for id in SPECS)
     assert all(len(line) <= 90 for line in text.splitlines())
     assert "train-elbo: discretized train ELBO, read from table1" in text
-    assert re.search(r"table1/mnist/linear/gs +GS +-106\.17 ± 1\.00 +6 min", text)
+    assert re.search(r"table1/mnist/linear/gs +GS +-106\.17 ± 1\.00 +5 min", text)
     assert "Times are estimates" in text
 
 

@@ -43,7 +43,10 @@ IMPORTANCE_SAMPLES = 5  # m of the rows that train the importance-weighted bound
 GUMBEL_SIZES = (20, 40, 100, 200)  # K of GS where the target has none; the last is not the paper's
 
 # What estimates of time are made of: the milliseconds that a step of 50 members takes on one H200, and the images.
-STEP_MILLISECONDS = {"linear": 0.84, "nonlinear": 1.83}
+STEP_MILLISECONDS = {"igr-i": 0.93, "igr-planar": 1.76, "igr-sb": 2.12, "gs": 0.68}  # linear
+NONLINEAR_MILLISECONDS = 1.2  # more
+DISCRETE_MILLISECONDS = {"igr-i": 8.3, "gs": 0.1}  # more, where the KL is the discrete one: Proposition 2 in every step
+FLOW_MILLISECONDS = 1.2  # more, where the prior has a flow to invert
 TRAIN_IMAGES = {
     "honest": {"mnist": 50_000, "fmnist": 50_000, "omniglot": 21_910},
     "published": {"mnist": 60_000, "fmnist": 60_000, "omniglot": 24_345},
@@ -181,7 +184,11 @@ class Vae:
         """How long training may take on one H200: an estimate by the number of steps, members and samples."""
         steps = self.epochs * math.ceil(TRAIN_IMAGES[self.protocol][self.dataset] / self.batch_size)
         share = len(self.members()) * self.batch_size * self.num_samples / (50 * 100)
-        return steps * STEP_MILLISECONDS[self.architecture] * share / 60_000
+        step = STEP_MILLISECONDS[self.method]
+        step += NONLINEAR_MILLISECONDS if self.architecture == "nonlinear" else 0
+        step += DISCRETE_MILLISECONDS[self.method] if self.objective == "discrete" else 0
+        step += FLOW_MILLISECONDS if self.prior == "flow" else 0
+        return steps * step * share / 60_000
 
     def members(self) -> tuple[Member, ...]:
         """All seeds of the first (τ, prior temperature), all of the second, ..., each configuration once."""
