@@ -98,5 +98,5 @@ def _cell(row: str, seed: int) -> "Vae":
 
     cell = SPECS[f"table1/mnist/linear/{row}"]
     assert isinstance(cell, Vae)
-    cell = replace(cell, temperatures=(0.1, 0.25, 0.5), seeds=cell.seeds[:2], epochs=40, learning_rate=1e-3, smoke=True)
+    cell = replace(cell, temperatures=(0.1, 0.25, 0.5), seeds=cell.seeds[:2], epochs=30, learning_rate=1e-3, smoke=True)
     return cell.replicate(seed)
