@@ -1,10 +1,13 @@
 """Every test starts from the same seed; the whole datasets are beside the repository, or where IGR_DATA_DIR says."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+
+from igr.paper import threads
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 
@@ -12,6 +15,13 @@ SHARED = Path(__file__).parents[2] / "shared" / "data"
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Small tensors, on cores that other tests use as well."""
+    with threads.one_thread():
+        yield
 
 
 @pytest.fixture

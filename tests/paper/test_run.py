@@ -48,12 +48,7 @@ def lasting(found):
     return [{name: value for name, value in record.items() if name not in VARYING} for record in found]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.id)
