@@ -13,8 +13,7 @@ import pytest
 import torch
 
 from igr.paper import checkpoint, records
-from igr.paper.assess import Budget, assess
-from igr.paper.data import DataError, load_sample
+from igr.paper.data import DataError
 from igr.paper.ensemble import Ensemble
 from igr.paper.run import Options, _Work, run_cell
 from igr.paper.specs import SPECS, Vae
@@ -219,26 +218,6 @@ def test_where_all_fail_there_are_records_but_no_choice(tmp_path, monkeypatch):
 def test_without_data_it_says_how_to_get_them(tmp_path):
     with pytest.raises(DataError, match="igr data fetch mnist"):
         run(SPECS["table1/mnist/linear/igr-i"], tmp_path, data_dir=tmp_path)
-
-
-def test_metrics_are_means_over_images_of_each_member():
-    """Another way round: every member and every image alone; only the noise differs."""
-    cell = replace(SPECS["table1/mnist/linear/gs"].shortened(), prior_temperatures=(0.5,), learning_rate=0.01)
-    images = load_sample("mnist").train[:500]
-    trained = Ensemble(cell, images, CPU)
-    for _ in range(4):
-        trained.run_epoch()
-    with torch.no_grad():  # so that members, and images, are told apart by many nats
-        trained.vae.biases[1] += 0.6 * torch.arange(4.0).view(4, 1, 1)
-    budget = replace(Budget(), m=3_000)
-    together = assess(trained, images[:3], "validation", range(4), budget)
-    assert [set(each) for each in together] == [{"elbo_discrete", "elbo_continuous", "log_likelihood"}] * 4
-    alone = [[assess(trained, images[n : n + 1], "validation", [i], budget)[0] for n in range(3)] for i in range(4)]
-    for name, tolerance in (("elbo_discrete", 2.0), ("log_likelihood", 2.0)):
-        expected = [np.mean([image[name] for image in member]) for member in alone]
-        np.testing.assert_allclose([each[name] for each in together], expected, atol=tolerance)  # nats
-    assert np.diff(sorted(each["elbo_discrete"] for each in together)).min() > 8
-    assert np.diff(sorted(image["elbo_discrete"] for image in alone[0])).min() > 4
 
 
 COMMAND = ["run", "table1/mnist/linear/igr-planar", "--smoke", "--checkpoint-every", "0"]
