@@ -236,7 +236,7 @@ def finished(folder: Path):
     return records.read(folder / "out" / COMMAND[1] / "records.jsonl")
 
 
-@pytest.mark.parametrize("moment", ["training", "validation"])
+@pytest.mark.parametrize("moment", ["training", "train", "validation", "test"])
 def test_killed_at_any_moment_it_goes_on_bit_for_bit(tmp_path, moment):
     """kill -9 as soon as the log tells of that phase; the same command then ends where an undisturbed one does."""
     log = tmp_path / "log.jsonl"

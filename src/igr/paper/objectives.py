@@ -12,8 +12,10 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.distributions import Normal
 
 from igr import functional
+from igr._bases import gaussian_kl
 from igr._gumbel import _gumbel_energy
 from igr.distributions import GumbelSoftmax, InvertibleGaussian, Relaxation
 from igr.kl import categorical_kl
@@ -90,8 +92,8 @@ def closed_form_kl(vae: EnsembleVae, parameters: tuple[Tensor, ...], prior: Prio
     if vae.cell.method not in ("igr-i", "igr-sb"):
         return None
     mu, xi = parameters
-    d = xi - prior.scale.log()
-    return 0.5 * (torch.expm1(2 * d) - 2 * d + ((mu - prior.loc) / prior.scale).square()).sum((-2, -1))
+    q, p = Normal(mu, xi.exp(), validate_args=False), Normal(prior.loc, prior.scale, validate_args=False)
+    return gaussian_kl(q, p).sum(-1)
 
 
 def discrete_kl(vae: EnsembleVae, parameters: tuple[Tensor, ...]) -> Tensor:
