@@ -28,6 +28,7 @@ from igr._checks import (
 )
 from igr._relaxation import Relaxation, Shape
 from igr._scalars import row, show
+from igr.conditional import conditional_path_gumbel
 
 
 class _LogitRelaxation(Relaxation):
@@ -145,6 +146,9 @@ class GumbelSoftmax(_LogitRelaxation):
 
     def _recovered_log_probs(self) -> Tensor:
         return widen(self.logits).log_softmax(-1)
+
+    def _conditional_path(self, scores: Tensor) -> Tensor:
+        return conditional_path_gumbel(widen(self.logits), scores)
 
 
 class BinaryConcrete(_LogitRelaxation):

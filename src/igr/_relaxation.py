@@ -162,6 +162,10 @@ class Relaxation(Distribution, ABC):
         """Log-probabilities of the hard sample, shape (*, K), or nothing where only samples know them."""
         return None
 
+    def _conditional_path(self, scores: Tensor) -> Tensor | None:
+        """The value of scores with the gradient of ones held to their category, or nothing where that is not known."""
+        return None
+
     def recovered(
         self, num_samples: int | None = None, *, generator: torch.Generator | None = None
     ) -> OneHotCategorical:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -76,9 +77,9 @@ class _Tail(torch.autograd.Function):
         return gradient
 
 
-def slopes(race: Race, m: Tensor) -> tuple[Tensor, Tensor]:
+def slopes(race: Race, m: Tensor, num_nodes: int | None = None) -> tuple[Tensor, Tensor]:
     """dm / dμ and dm / dσ, (B, K-1), with the value of the distribution function at m, (B, 1), kept fixed."""
-    pair: tuple[Tensor, Tensor] = _Slopes.apply(*race, m)  # type: ignore[no-untyped-call]
+    pair: tuple[Tensor, Tensor] = _Slopes.apply(*race, m, num_nodes)  # type: ignore[no-untyped-call]
     return pair
 
 
@@ -93,32 +94,33 @@ class _Slopes(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(mu: Tensor, sigma: Tensor, wins: Tensor, m: Tensor) -> tuple[Tensor, ...]:
-        return _by_rows(_slopes, 1, mu, sigma, wins, m)
+    def forward(mu: Tensor, sigma: Tensor, wins: Tensor, m: Tensor, num_nodes: int | None) -> tuple[Tensor, ...]:
+        return _by_rows(partial(_slopes, num_nodes=num_nodes), 1, mu, sigma, wins, m)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.save_for_backward(*inputs)
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        *tensors, ctx.num_nodes = inputs
+        ctx.save_for_backward(*tensors)
 
     @staticmethod
     def backward(ctx: Any, d_mu: Tensor, d_sigma: Tensor) -> tuple[Tensor | None, ...]:
         def pull(mu: Tensor, sigma: Tensor, wins: Tensor, m: Tensor, *gradient: Tensor) -> tuple[Tensor, ...]:
-            vjp = torch.func.vjp(lambda mu, sigma, m: _slopes(mu, sigma, wins, m), mu, sigma, m)[1]
+            vjp = torch.func.vjp(lambda mu, sigma, m: _slopes(mu, sigma, wins, m, ctx.num_nodes), mu, sigma, m)[1]
             gradients: tuple[Tensor, ...] = vjp(gradient)
             return gradients
 
         g_mu, g_sigma, g_m = _by_rows(pull, 64, *ctx.saved_tensors, d_mu, d_sigma)
-        return g_mu, g_sigma, None, g_m
+        return g_mu, g_sigma, None, g_m, None
 
 
-def _slopes(mu: Tensor, sigma: Tensor, wins: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
+def _slopes(mu: Tensor, sigma: Tensor, wins: Tensor, m: Tensor, num_nodes: int | None = None) -> tuple[Tensor, Tensor]:
     r"""From :math:`\log P - \log(1 - P)`, whose derivative at fixed m is a difference of mean scores."""
     lower, upper = _windows(Race(mu.detach(), sigma.detach(), wins), m.detach())
     lower = lower._replace(width=_positive(m - lower.start))  # the ends that are m move with it
     upper = upper._replace(start=m)
-    race = (mu, sigma, wins)
-    log_below, *below = _by_rows(_mass_and_scores, 64, *race, *lower, lower.width)
-    log_above, *above = _by_rows(_mass_and_scores, 64, *race, *upper, torch.zeros_like(m))
+    race, integrate = (mu, sigma, wins), partial(_mass_and_scores, num_nodes=num_nodes)
+    log_below, *below = _by_rows(integrate, 64, *race, *lower, lower.width)
+    log_above, *above = _by_rows(integrate, 64, *race, *upper, torch.zeros_like(m))
     weight = (log_below + log_above - torch.logaddexp(log_below, log_above)).exp()
     return weight * (above[0] - below[0]), weight * (above[1] - below[1])
 
@@ -132,11 +134,14 @@ def _windows(race: Race, m: Tensor) -> tuple[Window, Window]:
     return _window(race, start, m - start), _window(race, m, high - m + _reach(race, high, 1.0))
 
 
-def _mass_and_scores(mu: Tensor, sigma: Tensor, wins: Tensor, *window: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _mass_and_scores(
+    mu: Tensor, sigma: Tensor, wins: Tensor, *window: Tensor, num_nodes: int | None
+) -> tuple[Tensor, Tensor, Tensor]:
     """log of the mass in the window over the density at the distance ``at`` from its start, and averages over the
     window of the derivatives of the log-density in μ and in σ, less those there."""
     race, at = Race(mu, sigma, wins), window[-1]
-    s, log_w = _nodes(Window(*window[:3]), 40, 14, 192)
+    fewest, per_span, most = (40, 14, 192) if num_nodes is None else (num_nodes, 0, num_nodes)
+    s, log_w = _nodes(Window(*window[:3]), fewest, per_span, most)
     ratio, z, e = _log_ratio(race, _standard(race, window[0]), torch.cat([s, at], -1))
     terms = log_w + ratio[..., :-1]
     z, z_at, e, e_at = z[..., :-1], z[..., -1:], e[..., :-1], e[..., -1:]

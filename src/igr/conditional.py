@@ -75,7 +75,7 @@ def sample_conditional(
     return conditional_path(loc, scale, y)
 
 
-def conditional_path(loc: Tensor, scale: Tensor | float, y: Tensor) -> Tensor:
+def conditional_path(loc: Tensor, scale: Tensor | float, y: Tensor, *, num_nodes: int | None = None) -> Tensor:
     r"""The value of ``y`` with the gradient of a sample that is held to its category :math:`h(y)`.
 
     The noise that :func:`sample_conditional` would have made ``y`` from is what is kept fixed: with k the category,
@@ -97,6 +97,7 @@ def conditional_path(loc: Tensor, scale: Tensor | float, y: Tensor) -> Tensor:
         loc: :math:`\mu`, shape ``(*, K-1)``.
         scale: :math:`\sigma > 0`, a number or broadcastable with ``loc``.
         y: shape ``(*, K-1)``, broadcastable with ``loc``.
+        num_nodes: nodes of each rule; by default 192, on the CPU as many of them as the scales ask for.
 
     Returns:
         ``y``; its own gradient is not passed on.
@@ -121,7 +122,7 @@ def conditional_path(loc: Tensor, scale: Tensor | float, y: Tensor) -> Tensor:
         raise ValueError(f"y must have the {mu.shape[-1]} coordinates of loc, got shape {tuple(y.shape)}")
     dtype = torch.promote_types(widen(mu).dtype, widen(y).dtype)
     mu, sigma, value = (expand(x.to(dtype), shape).reshape(-1, shape[-1]) for x in (mu, sigma, y.detach()))
-    path: Tensor = _Path.apply(mu, sigma, value)  # type: ignore[no-untyped-call]
+    path: Tensor = _Path.apply(mu, sigma, value, num_nodes)  # type: ignore[no-untyped-call]
     return path.reshape(shape).to(y.dtype)
 
 
@@ -263,15 +264,16 @@ class _Path(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(mu: Tensor, sigma: Tensor, y: Tensor) -> Tensor:
+    def forward(mu: Tensor, sigma: Tensor, y: Tensor, num_nodes: int | None) -> Tensor:
         return y.clone()
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.num_nodes = inputs[-1]
         ctx.save_for_backward(*inputs[:2], output)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
         mu, sigma, y = ctx.saved_tensors
         hard = harden(y.detach())
         m = y.amax(-1, keepdim=True) * (1 - hard[..., -1:])  # zero for category K
@@ -283,17 +285,18 @@ class _Path(torch.autograd.Function):
         ratio = log_ratio.exp()
         top = (ratio * gradient).sum(-1, keepdim=True) * (1 - hard[..., -1:])
         wins = _is_category(y, hard.argmax(-1, keepdim=True).clamp(max=y.shape[-1] - 1))  # any, for category K
-        m_mu, m_sigma = slopes(Race(mu, sigma, wins), m)
-        return gradient * lack + top * m_mu, gradient * (z * lack + ratio * gap) + top * m_sigma, None
+        m_mu, m_sigma = slopes(Race(mu, sigma, wins), m, ctx.num_nodes)
+        return gradient * lack + top * m_mu, gradient * (z * lack + ratio * gap) + top * m_sigma, None, None
 
 
 def _draw(mu: Tensor, sigma: Tensor, category: Tensor, generator: torch.Generator | None) -> Tensor:
     """y given its category, an index of shape (*, 1)."""
     dtype, shape, d = mu.dtype, mu.shape, mu.shape[-1]
-    mu, sigma = (widen(x).reshape(-1, d) for x in (mu, sigma))
-    category = category.reshape(-1, 1)
-    logit = gumbel_noise(mu[:, :1], generator) - gumbel_noise(mu[:, :1], generator)
+    mu, sigma = widen(mu), widen(sigma)
+    logit = gumbel_noise(mu[..., :1], generator) - gumbel_noise(mu[..., :1], generator)
     exponential = (-gumbel_noise(mu, generator)).exp()
+    mu, sigma, exponential, logit = (x.reshape(-1, x.shape[-1]) for x in (mu, sigma, exponential, logit))
+    category = category.reshape(-1, 1)
     wins = _is_category(mu, category.clamp(max=d - 1))  # any, for category K
     m = torch.where(category < d, quantile(Race(mu, sigma, wins), logit), 0.0)
     others = _truncated(mu, sigma, m, exponential)

@@ -10,6 +10,7 @@ temperature or δ that is a tensor on another device than the CPU is not, since 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -297,13 +298,35 @@ def gumbel_softmax(
     return _relax(scores / tau, scores if hard else None, mask).to(logits.dtype)
 
 
+class NoiseSource(torch.Generator):
+    """A generator that supplies the noise itself, such as numbers drawn beforehand, in place of torch's kernels.
+
+    All samplers of this library ask for noise by the two functions below, which ask such a generator in turn.
+    """
+
+    def __new__(cls, *arguments: object, **keywords: object) -> Self:
+        return super().__new__(cls)  # what a subclass is made of is not torch's
+
+    def gaussian(self, shape: Sequence[int], like: Tensor) -> Tensor:
+        """Standard normal noise of this shape with the dtype and device of ``like``."""
+        raise NotImplementedError
+
+    def gumbel(self, like: Tensor) -> Tensor:
+        """Standard Gumbel noise with the shape, dtype and device of ``like``."""
+        raise NotImplementedError
+
+
 def gaussian_noise(shape: Sequence[int], like: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Standard normal noise of this shape with the dtype and device of ``like``."""
+    if isinstance(generator, NoiseSource):
+        return generator.gaussian(shape, like)
     return torch.randn(shape, dtype=like.dtype, device=like.device, generator=generator)
 
 
 def gumbel_noise(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Standard Gumbel noise with the shape, dtype and device of ``like``."""
+    if isinstance(generator, NoiseSource):
+        return generator.gumbel(like)
     fresh = torch.rand_like if under_vmap() else torch.empty_like  # a random tensor, so that every map has its own
     exponential = fresh(like, memory_format=torch.contiguous_format).exponential_(generator=generator)
     # one that rounds to zero would be infinite noise
