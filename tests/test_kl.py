@@ -477,3 +477,21 @@ def test_categorical_kl_of_bernoullis():
 def test_categorical_kl_refuses_what_is_not_categorical(value: Tensor):
     with pytest.raises(TypeError, match="p must"):
         categorical_kl(value, torch.zeros(3))
+
+
+@pytest.mark.parametrize("name", ["temperature", "delta"])
+def test_what_is_trained_has_a_gradient_where_it_meets_the_others_value(name):
+    def pair(value, other):
+        loc = torch.tensor([0.3, -1.0], dtype=torch.float64)
+        q = InvertibleGaussian(loc, 0.7, **{"temperature": 0.5, name: value})
+        return q, InvertibleGaussian(torch.zeros_like(loc), 1.0, **{"temperature": 0.5, name: other})
+
+    value = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+    q, p = pair(value, 0.5)
+    (found,) = torch.autograd.grad(q.kl(p), value)
+    high, low = (first.kl(second) for first, second in (pair(0.5 + 1e-5, 0.5), pair(0.5 - 1e-5, 0.5)))
+    torch.testing.assert_close(found, (high - low) / 2e-5, rtol=1e-6, atol=0)
+    sampled = torch.stack([torch.autograd.grad(monte_carlo_kl(q, p, 500).estimate, value)[0] for _ in range(50)])
+    assert abs(sampled.mean() - found) < 5 * sampled.std() / math.sqrt(50)
+    first, second = pair(value, value)
+    assert not first.kl(second).requires_grad  # trained as one they change nothing

@@ -79,10 +79,16 @@ def _in_coordinates_of(p_map: SoftmaxPlusPlus, q: Distribution, q_map: SoftmaxPl
     The log-ratios :math:`y / \tau - \log \delta` determine z, so another temperature and :math:`\delta` are the affine
     map :math:`y \mapsto r y + c` with :math:`r = \tau_1 / \tau_2` and :math:`c = \tau_1 \log(\delta_1 / \delta_2)`.
     """
-    if same_value(p_map.tau, q_map.tau) and same_value(p_map.delta, q_map.delta):
+    if all(_same_constant(a, b) for a, b in ((p_map.tau, q_map.tau), (p_map.delta, q_map.delta))):
         return q
     tau, other = (widen(t) if isinstance(t, Tensor) else t for t in (p_map.tau, q_map.tau))
     return _bases.affine(q, tau / other, tau * (log(p_map.delta) - log(q_map.delta)))
+
+
+def _same_constant(a: float | Tensor, b: float | Tensor) -> bool:
+    """Whether they are equal and stay so: one that is trained apart has a derivative where they meet."""
+    trained = any(isinstance(x, Tensor) and x.requires_grad for x in (a, b))
+    return a is b or (not trained and same_value(a, b))
 
 
 class _Image(NamedTuple):

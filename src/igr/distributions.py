@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import ClassVar, Self
 
 import torch
@@ -20,6 +21,7 @@ from igr._checks import broadcast, check_finite, check_range, check_row_scalar, 
 from igr._gumbel import BinaryConcrete, GumbelSoftmax
 from igr._maps import maps_onto_simplex, parts_of
 from igr._relaxation import EstimatedOneHotCategorical, MonteCarlo, Relaxation, Shape, monte_carlo_recovered
+from igr.conditional import conditional_path
 from igr.recovery import recovered_log_probs, recovered_log_probs_stick_breaking
 from igr.transforms import SimplexTransform, SoftmaxPlusPlus, StickBreaking, VertexInterpolation, call_and_ladj
 
@@ -191,17 +193,28 @@ class InvertibleReparameterization(Relaxation):
                     return recovered_log_probs_stick_breaking(normal.loc, normal.scale)
         return None
 
+    def _conditional_path(self, scores: Tensor) -> Tensor | None:
+        normal = gaussian_of(self)
+        return None if normal is None else conditional_path(normal.loc, normal.scale, scores)
+
     def _log_ratio(
         self, other: Distribution, sample_shape: Shape = (), *, generator: torch.Generator | None = None
     ) -> Tensor:
         """log self(z) - log other(z) at samples z of ``self``, taken before the last maps that both have in common."""
-        if not isinstance(other, InvertibleReparameterization) or self.maps[-1] != other.maps[-1]:
+        common = self._maps_in_common(other)
+        if not isinstance(other, InvertibleReparameterization) or not common:
             return super()._log_ratio(other, sample_shape, generator=generator)
-        common = 1
-        while common < min(len(self.maps), len(other.maps)) and self.maps[-1 - common] == other.maps[-1 - common]:
-            common += 1
         x, log_p = self._draw_through(self.maps[:-common], sample_shape, generator)
         return log_p - other._log_prob_before(x, other.maps[:-common])
+
+    def _maps_in_common(self, other: Distribution) -> int:
+        """How many of the last maps are the same; if trained, then as one, so that their derivative cancels too."""
+        if not isinstance(other, InvertibleReparameterization):
+            return 0
+        pairs = zip(reversed(self.maps), reversed(other.maps), strict=False)
+        return sum(
+            1 for _ in takewhile(lambda pair: pair[0] == pair[1] and _trained(pair[0]) == _trained(pair[1]), pairs)
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.base}, {self.transform})"
@@ -290,6 +303,17 @@ class InvertibleGaussian(InvertibleReparameterization):
     def __repr__(self) -> str:
         flow = f", flow={self.flow}" if self.flow else ""
         return f"{type(self).__name__}(loc: {tuple(self.loc.shape)}, {self._onto}{flow})"
+
+
+def gaussian_of(q: Relaxation) -> Normal | None:
+    """The Gaussian of IGR-I, if q is that; subclasses of the softmax++ may map differently, so its exact type."""
+    if not isinstance(q, InvertibleReparameterization) or [type(part) for part in q.maps] != [SoftmaxPlusPlus]:
+        return None
+    return _bases.diagonal_normal(q.base)
+
+
+def _trained(part: Transform) -> set[int]:
+    return {id(value) for value in vars(part).values() if isinstance(value, Tensor) and value.requires_grad}
 
 
 def _contains(onto: SimplexTransform, log_z: Tensor) -> Tensor:
