@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from igr.paper.ensemble import BLOCK, Ensemble
+from igr.paper.ensemble import Ensemble
 from igr.paper.models import EnsembleVae, members_axis
+from igr.paper.noise import BLOCK, BlockNoise
 from igr.paper.specs import SPECS, Times, Vae
 
 CPU = torch.device("cpu")
@@ -55,6 +56,14 @@ def test_sizes_are_those_of_the_published_models(id, parameters):
         cell("beyond/mnist/linear/igr-i+iwae"),
         cell("beyond/mnist/linear/gs+discrete+hard"),
         cell("table1/fmnist/linear/igr-i"),
+        cell("s4/mnist/nonlinear/gs+uspg"),
+        cell("beyond/mnist/linear/gs+reinmax"),
+        cell("beyond/mnist/linear/igr-i+gapst"),
+        cell("beyond/mnist/linear/gs+rao"),
+        cell("beyond/mnist/linear/igr-i+rao"),
+        cell("beyond/mnist/linear/igr-i+rloo"),
+        cell("relax/mnist/nonlinear/gs+relax", num_samples=2),
+        cell("relax/mnist/nonlinear/igr-i+relax"),
     ],
     ids=lambda spec: spec.id.partition("/")[2],
 )
@@ -94,23 +103,49 @@ def test_every_image_is_seen_once_in_an_epoch_in_an_order_of_its_own():
     assert not torch.equal(first, trained._order)
 
 
-def test_noise_is_fresh_in_every_block_and_epoch():
-    spec = cell(batch_size=1)
-    trained = ensemble(spec, n=2 * BLOCK)
+def test_noise_is_fresh_in_every_block_step_seed_and_request():
+    at, owner = torch.zeros(1, dtype=torch.int64), torch.tensor([0, 1, 0])
+    noise = BlockNoise((1, 2), owner, at)
+    like = torch.zeros(4, 3, 10, 5, 6, dtype=torch.float64)  # (S, E, B, N, K)
     seen = []
     for epoch in range(2):
         for block in range(2):
-            trained.epoch = epoch
-            trained._fill_noise(block)
-            seen.append(trained._noise.clone())
-    for a in range(4):
-        assert 0.9 < seen[a].std().item() < 1.1
-        for b in range(a):
-            assert not torch.isclose(seen[a], seen[b]).any()
-    assert not torch.isclose(seen[0][:, :, 0], seen[0][:, :, 1]).any()
+            noise.seek(epoch, block)
+            for step in (0, BLOCK - 1):
+                at.fill_(step)
+                noise.begin_step()
+                seen += [noise.gaussian(like.shape, like), noise.gaussian((7, *like.shape), like), noise.gumbel(like)]
+    for draw in seen:
+        assert torch.equal(draw.select(-4, 0), draw.select(-4, 2))  # members with one seed
+    own = [draw.select(-4, r).flatten() for draw in seen for r in (0, 1)]
+    assert len(torch.cat(own).unique()) == sum(len(each) for each in own)
+    normal = torch.cat([seen[i].select(-4, 0).flatten() for i in range(len(seen)) if i % 3 < 2])
+    gumbel = torch.cat([seen[i].select(-4, 0).flatten() for i in range(2, len(seen), 3)])
+    assert abs(normal.mean()) < 5 / len(normal) ** 0.5
+    assert abs(normal.var() - 1) < 5 * (2 / len(normal)) ** 0.5
+    assert abs(gumbel.mean() - 0.5772) < 5 * 1.2826 / len(gumbel) ** 0.5
 
 
-@pytest.mark.parametrize("id", ["table1/mnist/linear/igr-planar", "table1/mnist/linear/gs"])
+def test_steps_that_ask_for_other_noise_are_refused():
+    noise = BlockNoise((1,), torch.tensor([0]), torch.zeros(1, dtype=torch.int64))
+    like = torch.zeros(1, 1, 2, 3, 4)
+    noise.seek(0, 0)
+    noise.begin_step()
+    noise.gumbel(like)
+    noise.begin_step()
+    with pytest.raises(RuntimeError, match="a step asks for"):
+        noise.gaussian(like.shape, like)
+
+
+@pytest.mark.parametrize(
+    "id",
+    [
+        "table1/mnist/linear/igr-planar",
+        "table1/mnist/linear/gs",
+        "beyond/mnist/linear/gs+relax",
+        "s4/mnist/nonlinear/gs+uspg",
+    ],
+)
 def test_goes_on_from_any_step_bit_for_bit(id):
     spec = cell(id, prior_temperatures=(0.5,) if id.endswith("gs") else ())
     whole = ensemble(spec)
@@ -173,7 +208,16 @@ def test_parameters_that_are_not_finite_are_a_failure_though_the_loss_is():
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("id", ["table1/mnist/linear/igr-planar", "beyond/mnist/linear/igr-i+discrete"])
+@pytest.mark.parametrize(
+    "id",
+    [
+        "table1/mnist/linear/igr-planar",
+        "beyond/mnist/linear/igr-i+discrete",
+        "beyond/mnist/linear/igr-i+relax",
+        "beyond/mnist/linear/gs+reinmax",
+        "s4/mnist/nonlinear/gs+uspg",
+    ],
+)
 def test_a_member_that_diverges_is_frozen_and_disturbs_nobody(id):
     spec = cell(id)
     calm, struck = ensemble(spec), ensemble(spec)

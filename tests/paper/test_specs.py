@@ -15,6 +15,7 @@ from igr.paper import approximate, records
 from igr.paper.methods import METHODS
 from igr.paper.published import DATASETS, PUBLISHED, Published
 from igr.paper.specs import (
+    ESTIMATORS,
     GUMBEL_SIZES,
     SEEDS,
     SPECS,
@@ -32,6 +33,7 @@ from igr.paper.targets import TARGETS
 ROOT = Path(__file__).parents[2]
 VAES = [spec for spec in SPECS.values() if isinstance(spec, Vae)]
 IGR, GS = SPECS["table1/mnist/linear/igr-i"], SPECS["table1/mnist/linear/gs"]
+RLOO = SPECS["beyond/mnist/linear/gs+rloo"]
 
 
 # ------------------------------------------------------------------------------------------------ the paper's numbers
@@ -58,8 +60,8 @@ def table_of(tex, label):
 
 
 def row_id(name):
-    method, *landing = name.split(" + ")
-    return {each.label: key for key, each in METHODS.items()}[method] + ("+sl" if landing else "")
+    method, *options = name.split(" + ")
+    return "+".join([{each.label: key for key, each in METHODS.items()}[method], *map(str.lower, options)])
 
 
 def test_table_1_is_transcribed(tex):
@@ -84,6 +86,18 @@ def test_table_of_train_elbos_is_transcribed(tex):
     assert found == {id: cell for id, cell in PUBLISHED.items() if id.startswith("train-elbo/")}
 
 
+@pytest.mark.parametrize(
+    ("label", "kind", "count"), [("ap:table_relax", "relax", 4), ("ap:wo", "s4", 5)], ids=["relax", "s4"]
+)
+def test_tables_of_other_estimators_are_transcribed(tex, label, kind, count):
+    found = {
+        f"{kind}/mnist/nonlinear/{'gs+uspg' if name == 'USPGBL' else row_id(name)}": cell
+        for name, (cell,) in table_of(tex, label)
+    }
+    assert len(found) == count
+    assert found == {id: cell for id, cell in PUBLISHED.items() if id.startswith(f"{kind}/")}
+
+
 def test_every_published_number_has_a_spec():
     assert {id for id, spec in SPECS.items() if spec.paper is not None} == PUBLISHED.keys()
     assert all(SPECS[id].paper is cell for id, cell in PUBLISHED.items())
@@ -96,27 +110,53 @@ def test_every_published_number_has_a_spec():
 def test_registry_is_complete():
     kinds = [id.partition("/")[0] for id in SPECS]
     counts = {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}
-    assert counts == {"table1": 48, "train-elbo": 24, "figure": 1, "approximate": 24, "beyond": 42}
+    assert counts == {
+        "table1": 48,
+        "train-elbo": 24,
+        "figure": 1,
+        "relax": 4,
+        "s4": 5,
+        "approximate": 24,
+        "beyond": 60,
+    }
     assert all(spec.id == id for id, spec in SPECS.items())
 
 
 @pytest.mark.parametrize("spec", VAES, ids=lambda spec: spec.id)
 def test_ids_say_what_is_trained(spec):
-    _, dataset, architecture, row = spec.id.split("/")
+    kind, dataset, architecture, row = spec.id.split("/")
     method, *options = row.split("+")
+    estimators = [option for option in options if option in ESTIMATORS]
     assert (spec.dataset, spec.architecture, spec.method) == (dataset, architecture, method)
     assert spec.landing == ("sl" in options)
-    assert (spec.objective == "discrete") == ("discrete" in options)
-    assert (spec.forward == "hard") == ("hard" in options)
+    assert [spec.estimator] == (estimators or ["reparameterized"])
+    assert (spec.objective == "discrete") == ("discrete" in options or bool(estimators))
+    assert (spec.forward == "hard") == ("hard" in options or bool(estimators))
     assert (spec.bound == "iwae") == ("iwae" in options)
-    assert spec.num_samples == (5 if "iwae" in options else 1)
+    several = kind == "s4" or bool({"rloo", "uspg"} & set(options))
+    assert spec.num_samples == (5 if "iwae" in options else 4 if several else 1)
     assert (spec.prior == "flow") == ("flow-prior" in options)
-    assert set(options) <= {"sl", "discrete", "hard", "iwae", "flow-prior"}
+    assert set(options) <= {"sl", "discrete", "hard", "iwae", "flow-prior", *ESTIMATORS}
 
 
 def test_no_method_is_trained_more_than_another():
-    same = {(s.epochs, s.batch_size, s.learning_rate, s.temperatures, s.seeds, s.protocol, s.smoke) for s in VAES}
-    assert same == {(300, 100, 3e-4, TEMPERATURES, SEEDS, "honest", False)}
+    same = {(s.epochs, s.batch_size, s.learning_rate, s.seeds, s.protocol, s.smoke) for s in VAES}
+    assert same == {(300, 100, 3e-4, SEEDS, "honest", False)}
+
+
+def test_no_method_has_more_temperatures_than_the_papers():
+    """Another grid only where the temperature is another thing, and the same for logits and for IGR."""
+    grids = {}
+    for spec in VAES:
+        grids.setdefault(spec.estimator, set()).add(spec.temperatures)
+    assert {estimator: grid for estimator, grid in grids.items() if grid != {TEMPERATURES}} == {
+        "reinmax": {(1.0, 1.1, 1.2, 1.3, 1.5, 2.0)},  # of a distribution that is smoothed: 1 is none
+        "relax": {(0.1, 0.5, 1.0)},  # where it starts
+        "rloo": {(1.0,)},  # has none
+        "uspg": {(1.0,)},
+    }
+    assert all(len(grid) <= len(TEMPERATURES) == 10 for each in grids.values() for grid in each)
+    assert grids.keys() == {"reparameterized", *ESTIMATORS}
 
 
 @pytest.mark.parametrize(
@@ -128,6 +168,16 @@ def test_no_method_is_trained_more_than_another():
         ("beyond/mnist/linear/gs+discrete+hard", "GS + discrete KL + hard", "straight through"),
         ("beyond/fmnist/linear/igr-i+iwae", "IGR-I + IWAE-5", "importance-weighted bound of 5 samples"),
         ("beyond/mnist/linear/igr-planar+flow-prior", "IGR-Planar + flow prior", "a flow of its own"),
+        ("beyond/mnist/linear/gs+reinmax", "GS + ReinMax", "GS, discrete KL, ReinMax of 1 hard sample"),
+        ("beyond/mnist/linear/igr-i+gapst", "IGR-I + GapST", "IGR-I, discrete KL, GapST of 1 hard sample"),
+        ("beyond/mnist/linear/gs+rao", "GS + Gumbel-Rao", "Gumbel-Rao of 1 hard sample"),
+        ("beyond/mnist/nonlinear/igr-i+rao", "IGR-I + IGR-Rao", "IGR-Rao of 1 hard sample"),
+        ("beyond/mnist/nonlinear/igr-i+rloo", "IGR-I + RLOO", "RLOO of 4 hard samples"),
+        ("relax/mnist/nonlinear/igr-i", "IGR-I", "IGR-I without RELAX, from table1/mnist/nonlinear/igr-i"),
+        ("relax/mnist/nonlinear/igr-i+relax", "IGR-I + RELAX", "nonlinear VAE, mnist: IGR-I, discrete KL, RELAX of 1"),
+        ("s4/mnist/nonlinear/gs", "GS", "nonlinear VAE, mnist: GS, continuous KL, 4 samples"),
+        ("s4/mnist/nonlinear/gs+relax", "GS + RELAX", "RELAX of 4 hard samples"),
+        ("s4/mnist/nonlinear/gs+uspg", "GS + USPGBL", "USPGBL of 4 hard samples"),
         ("train-elbo/mnist/gs", "GS", "train ELBO"),
         ("approximate/poisson/gs-40", "GS, K = 40", "Poisson(50)"),
         ("approximate/uniform/gs", "GS", "Uniform on 10 categories"),
@@ -143,6 +193,11 @@ def test_derived_specs_read_what_exists():
     derived = [spec for spec in SPECS.values() if isinstance(spec, Derived)]
     assert {source for spec in derived for source in spec.sources} <= SPECS.keys()
     assert SPECS["train-elbo/omniglot/igr-sb+sl"].sources == ("table1/omniglot/linear/igr-sb+sl",)
+    for method in ("igr-i", "gs"):
+        row = SPECS[f"relax/mnist/nonlinear/{method}"]
+        assert row.sources == (f"table1/mnist/nonlinear/{method}",)
+        assert row.reads == "metrics.test.log_likelihood"
+        assert row.minutes == 0
     figure = SPECS["figure/continuous-elbo"]
     assert len(figure.sources) == 8
     assert all(re.fullmatch(r"table1/mnist/(non)?linear/[\w-]+", source) for source in figure.sources)
@@ -172,6 +227,8 @@ def test_estimated_times():
     assert GS.minutes == pytest.approx(150_000 * 0.68 / 60_000 * 145 / 50)
     linear = {row: SPECS[f"beyond/mnist/linear/{row}"].minutes for row in ("igr-i+discrete", "igr-planar+flow-prior")}
     assert linear == pytest.approx({"igr-i+discrete": 2.5 * 9.23, "igr-planar+flow-prior": 2.5 * 2.96})
+    relax = SPECS["relax/mnist/nonlinear/igr-i+relax"].minutes  # 15 members
+    assert relax == pytest.approx(150_000 * (0.93 + 1.2 + 100) / 60_000 * 15 / 50)
     assert IGR.with_protocol("published").minutes == pytest.approx(IGR.minutes * 60 / 50)
     assert all(spec.minutes > 0 or isinstance(spec, Derived) for spec in SPECS.values())
 
@@ -203,7 +260,7 @@ def test_members_of_gs_have_a_prior_temperature():
     assert published.with_protocol("honest") == GS
 
 
-@pytest.mark.parametrize("id", ["beyond/mnist/linear/gs+discrete", "beyond/mnist/linear/gs+discrete+hard"])
+@pytest.mark.parametrize("id", [f"beyond/mnist/linear/gs+{row}" for row in ("discrete", "discrete+hard", "relax")])
 def test_discrete_objective_has_no_prior_temperature(id):
     for spec in (SPECS[id], SPECS[id].with_protocol("published")):
         assert {m.prior_temperature for m in spec.members()} == {None}
@@ -213,9 +270,10 @@ def test_discrete_objective_has_no_prior_temperature(id):
 def test_shortened(spec):
     short = spec.shortened()
     assert (short.id, short.smoke, short.epochs) == (spec.id, True, 2)
-    assert short.temperatures == (0.25, 0.67)
+    assert short.temperatures == ((0.25, 0.67) if spec.temperatures == TEMPERATURES else spec.temperatures[:2])
     assert short.seeds == SEEDS[:2]
-    assert len(short.members()) == (12 if spec.prior_temperatures else 4)
+    rules = 3 if spec.prior_temperatures else 1
+    assert len(short.members()) == 2 * len(short.temperatures) * rules
     assert set(short.members()) <= set(spec.members())
     assert short.settings() == spec.settings() | {"epochs": 2}
 
@@ -241,6 +299,17 @@ def test_settings_are_json_and_tell_specs_apart():
         "batch_size": 100,
         "learning_rate": 3e-4,
     }
+
+
+def test_settings_name_an_estimator_only_where_there_is_one():
+    """Records of relaxed samples, of which some are older than the field, keep their identity."""
+    for spec in VAES:
+        assert spec.settings().get("estimator", "reparameterized") == spec.estimator
+        assert ("estimator" in spec.settings()) == (spec.estimator != "reparameterized")
+    four = SPECS["s4/mnist/nonlinear/igr-i"]
+    assert four.settings() == SPECS["table1/mnist/nonlinear/igr-i"].settings() | {"num_samples": 4}
+    relax = SPECS["relax/mnist/nonlinear/gs+relax"].settings()
+    assert relax == SPECS["beyond/mnist/nonlinear/gs+discrete+hard"].settings() | {"estimator": "relax"}
 
 
 def test_specs_cannot_be_changed():
@@ -283,13 +352,22 @@ def test_specs_cannot_be_changed():
         (IGR, {"bound": "iwae", "num_samples": 5, "objective": "discrete"}, "objective continuous"),
         (IGR, {"bound": "iwae", "num_samples": 5, "landing": True}, "would bias the gradient"),
         (IGR, {"prior": "flow"}, "prior flow is for igr-planar alone"),
+        (IGR, {"estimator": "vimco"}, "estimator is 'vimco', expected one of reparameterized, reinmax, gapst"),
+        (IGR, {"estimator": "relax", "forward": "hard"}, "estimator relax is of hard samples: objective discrete"),
+        (IGR, {"estimator": "rao", "objective": "discrete"}, "estimator rao is of hard samples: forward hard"),
+        (RLOO, {"num_samples": 1}, "estimator rloo compares samples; give num_samples of 2 or more"),
+        (SPECS["s4/mnist/nonlinear/gs+uspg"], {"num_samples": 1}, "estimator uspg compares samples"),
+        (RLOO, {"method": "igr-sb"}, "the discrete KL needs igr-i or gs"),
+        (RLOO, {"landing": True}, "no landing to stick"),
+        (RLOO, {"bound": "iwae"}, "objective continuous"),
+        (RLOO, {"prior_temperatures": (0.5,)}, "prior_temperatures are for gs with a continuous KL alone"),
     ],
     ids=lambda value: ",".join(f"{name}={each}" for name, each in value.items()) if isinstance(value, dict) else "",
 )
 def test_what_cannot_be_is_refused(spec, changes, advice):
     with pytest.raises(SpecError, match=advice):
         replace(spec, **changes)
-    with pytest.raises(ValueError, match=spec.id):
+    with pytest.raises(ValueError, match=re.escape(spec.id)):
         replace(spec, **changes)
 
 
@@ -409,6 +487,24 @@ def test_list_shows_what_exists(results):
     assert found["figure/continuous-elbo"][2:4] == ["5", ""]
 
 
+def test_list_shows_the_tables_of_other_estimators(results):
+    """The bound at the τ that it chooses; of four samples the discrete ELBO at the τ that that chooses."""
+    table1, relax, four = (f"{kind}/mnist/nonlinear/igr-i" for kind in ("table1", "relax", "s4"))
+    for id in (table1, relax + "+relax", four):
+        rows = []
+        for tau, criterion in ((0.1, "elbo_discrete"), (0.5, "log_likelihood")):
+            numbers = {"elbo_discrete": -108.0 - 20 * tau, "log_likelihood": -94.0 + 8 * tau}
+            rows += [record(id, seed, tau=tau, metrics={"test": numbers}, selected=[criterion]) for seed in (1, 2)]
+        (results / id).mkdir(parents=True)
+        records.append(results / id / "records.jsonl", rows)
+    found = lines(invoke("relax/*", "s4/*", table1))
+    assert found[table1][1:4] == ["-91.98 ± 1.29", "4", "-90.00 ± 0.00"]
+    assert found[relax][1:4] == ["-94.18 ± 0.37", "4", "-90.00 ± 0.00"]  # from table1
+    assert found[relax + "+relax"][1:4] == ["-82.03 ± 2.18", "4", "-90.00 ± 0.00"]
+    assert found[four][1:4] == ["-118.45 ± 3.02", "4", "-110.00 ± 0.00"]
+    assert found["s4/mnist/nonlinear/gs+uspg"][:4] == ["GS + USPGBL", "-106.89 ± 1.37", "", ""]
+
+
 def test_list_prefers_the_honest_run_and_then_the_best(results):
     id = "table1/mnist/linear/igr-i"
     runs = [
@@ -514,6 +610,8 @@ def test_list_on_a_terminal_and_without_torch(results):
     assert all(id in text for id in SPECS)
     assert all(len(line) <= 90 for line in text.splitlines())
     assert "train-elbo: discretized train ELBO, read from table1" in text
+    assert "relax: test log-likelihood with RELAX (ours: bound of the selected τ)" in text
+    assert "s4: test ELBO, four samples (ours: discrete ELBO of the selected τ)" in text
     assert re.search(r"table1/mnist/linear/gs +GS +-106\.17 ± 1\.00 +5 min", text)
     assert "Times are estimates" in text
 

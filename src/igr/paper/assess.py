@@ -174,7 +174,7 @@ def _metrics(members: _Members, x: Tensor, generator: torch.Generator, full: boo
     num_samples = budget.train_samples if train else budget.m
     scores = score(log_q, uniform(log_q), lambda z: vae.log_px(x, z), num_samples, generator=generator)
     found = {"elbo_discrete": elbo_discrete(scores)}
-    if vae.cell.method != "gs" or members.ensemble.prior.temperature is not None:
+    if members.ensemble.has_relaxed_bound:
         prior = members.ensemble.prior.of_members(members.rows)
         noise = members.ensemble.draw_noise((1, *x.shape[:2], *vae.noise_shape), generator)
         found["elbo_continuous"] = elbo_continuous(*relaxed_terms(vae, x, members.tau, prior, noise))

@@ -10,6 +10,7 @@ share nothing. On CUDA a step is captured once as a graph, and replayed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,8 +19,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from igr.paper.estimated import estimated_loss
 from igr.paper.evaluate import elbo_continuous
 from igr.paper.models import EnsembleVae, members_axis
+from igr.paper.noise import BLOCK, BlockNoise, draw
 from igr.paper.objectives import objective, relaxed_terms
 from igr.paper.priors import prior_of
 from igr.paper.specs import Vae
@@ -27,7 +30,6 @@ from igr.paper.streams import generator_of
 
 __all__ = ["Ensemble"]
 
-BLOCK = 50  # steps whose noise is drawn at once; part of what the numbers of a seed are
 ADAM_EPS = 1e-7  # as published
 ROWS = {"cpu": 2_000, "cuda": 50_000}  # images times members that are evaluated at once
 WARM_UP = 3  # steps before a graph is captured, whose traces are removed
@@ -71,11 +73,10 @@ class Ensemble:
         self.total = torch.zeros(len(self.members), dtype=dtype, device=device)
         self.optimizer = _adam(self.vae, cell.learning_rate, device)
         R, B = len(cell.seeds), cell.batch_size
-        self._noise_shape = (cell.num_samples, B, *self.vae.noise_shape)
         self._owner = torch.tensor([cell.seeds.index(m.seed) for m in self.members], device=device)
         self._order = torch.zeros(R, self.steps, B, dtype=torch.int64, device=device)
-        self._noise = torch.zeros(BLOCK, self._noise_shape[0], R, *self._noise_shape[1:], dtype=dtype, device=device)
         self._at = torch.zeros(1, dtype=torch.int64, device=device)  # the step, where a graph can read it
+        self._noise = BlockNoise(cell.seeds, self._owner, self._at)
         self._shuffled = self._block = -1  # which order and noise are in place
         self._kept = [p.detach().clone() for p in self.vae.parameters()]  # the last finite state, for members that fail
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -90,6 +91,12 @@ class Ensemble:
         """The members that have not failed."""
         return [i for i in range(len(self.members)) if i not in self.failed]
 
+    @property
+    def has_relaxed_bound(self) -> bool:
+        """Whether there is a relaxed model with a continuous bound: GS needs a prior for it, estimators have none."""
+        relaxed = self.cell.estimator == "reparameterized"
+        return relaxed and (self.cell.method != "gs" or self.prior.temperature is not None)
+
     def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> Tensor | None:
         """Goes on to the end of the epoch, unless asked to stop after a step.
 
@@ -100,7 +107,8 @@ class Ensemble:
             self._shuffle()
         while self.step < self.steps:
             if self._block != self.step // BLOCK:
-                self._fill_noise(self.step // BLOCK)
+                self._block = self.step // BLOCK
+                self._noise.seek(self.epoch, self._block)
             self._take_step()
             self.step += 1
             if self.step < self.steps and stop():
@@ -108,14 +116,15 @@ class Ensemble:
         losses = self.total / self.steps
         self.epoch, self.step = self.epoch + 1, 0
         self._freeze(losses)
+        losses[list(self.failed)] = math.nan  # whatever comes of steps from where they are kept
         self.total.zero_()
         return losses.cpu()
 
     @torch.no_grad()
     def held_out(self, images: Tensor) -> Tensor | None:
         """The continuous evidence bound of every member, ``(E,)``, the mean over images with one sample each."""
-        if self.cell.method == "gs" and self.prior.temperature is None:
-            return None  # trained on the discrete divergence: there is no relaxed prior
+        if not self.has_relaxed_bound:
+            return None
         total = torch.zeros(len(self.members), dtype=torch.float64, device=self.device)
         size = max(1, ROWS[self.device.type] // len(self.members))
         generators = [generator_of(seed, "held-out", self.epoch, device=self.device) for seed in self.cell.seeds]
@@ -169,15 +178,23 @@ class Ensemble:
         """One step of every member; reads and writes fixed tensors only, so that it can be replayed."""
         index = self._order.index_select(1, self._at).flatten()
         x = self.pixels(self.images.index_select(0, index)).view(len(self.cell.seeds), self.cell.batch_size, -1)
-        noise = self._noise.index_select(0, self._at % BLOCK).squeeze(0)  # (S, R, B, N, K)
         if len(self.cell.seeds) < len(self.members):
-            x, noise = x.index_select(0, self._owner), noise.index_select(1, self._owner)
-        loss = -objective(self.vae, x, self.tau, self.prior, noise).mean(-1)  # (E,)
+            x = x.index_select(0, self._owner)
+        loss = self._losses(x).mean(-1)  # (E,)
         self.optimizer.zero_grad(set_to_none=True)
         loss.sum().backward()
         self.optimizer.step()
         self.total += loss.detach()
         self._at += 1
+
+    def _losses(self, x: Tensor) -> Tensor:
+        """What is minimised, for each image, ``(E, B)``."""
+        self._noise.begin_step()
+        if self.cell.estimator != "reparameterized":
+            return estimated_loss(self.vae, x, self.tau, self._noise)
+        shape = (self.cell.num_samples, *x.shape[:2], *self.vae.noise_shape)
+        noise = draw(self.vae.noise_kind, shape, x, self._noise)
+        return -objective(self.vae, x, self.tau, self.prior, noise)
 
     def _capture(self) -> None:
         """Warms up and captures a step, then puts everything back to where it was."""
@@ -207,18 +224,9 @@ class Ensemble:
         self._at.fill_(self.step)
         self._shuffled, self._block = self.epoch, -1
 
-    def _fill_noise(self, block: int) -> None:
-        for r, seed in enumerate(self.cell.seeds):
-            generator = generator_of(seed, "noise", self.epoch, block, device=self.device)
-            self._noise[:, :, r].copy_(self.draw_noise((BLOCK, *self._noise_shape), generator))
-        self._block = block
-
     def draw_noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Standard normal noise, or standard Gumbel noise for GS."""
-        noise = torch.empty(shape, dtype=self.dtype, device=self.device)
-        if self.cell.method != "gs":
-            return noise.normal_(generator=generator)
-        return noise.exponential_(generator=generator).clamp_(min=torch.finfo(self.dtype).tiny).log_().neg_()
+        return draw(self.vae.noise_kind, shape, self.total, generator)
 
     @torch.no_grad()
     def _freeze(self, losses: Tensor) -> None:

@@ -24,6 +24,7 @@ __all__ = ["EnsembleVae", "members_axis"]
 HIDDEN = {"linear": (), "nonlinear": (512, 256)}
 SCALE_FLOOR = 0.1  # of the Gaussian decoder: without one, pixels that are black in every image have infinite density
 PLANAR_LAYERS, PLANAR_STD = 2, 0.05
+CONTROL_UNITS = 50  # of the hidden layer of a control variate
 
 
 class EnsembleVae(nn.Module):
@@ -69,6 +70,11 @@ class EnsembleVae(nn.Module):
             u, w = drawn.to(dtype).movedim(0, 2)  # (layers, E, 1, N, K - 1) each
             self.u, self.w = nn.Parameter(u.contiguous()), nn.Parameter(w.contiguous())
             self.b = nn.Parameter(torch.zeros(u.shape[:-1], dtype=dtype))
+        if cell.estimator == "relax":
+            sizes = [(coded, CONTROL_UNITS), (CONTROL_UNITS, 1)]
+            self.control_weights = nn.ParameterList([_glorot(generators, *size).to(dtype) for size in sizes])
+            self.control_biases = nn.ParameterList([torch.zeros(len(seeds), 1, size[1], dtype=dtype) for size in sizes])
+            self.log_temperature = nn.Parameter(torch.zeros(len(seeds), 1, num_variables, dtype=dtype))
 
     @property
     def num_members(self) -> int:
@@ -80,6 +86,11 @@ class EnsembleVae(nn.Module):
         """The noise of one sample: ``(N, K - 1)``, or ``(N, K)`` for GS."""
         N, K = self.shape
         return N, K if self.cell.method == "gs" else K - 1
+
+    @property
+    def noise_kind(self) -> str:
+        """What it is."""
+        return "gumbel" if self.cell.method == "gs" else "gaussian"
 
     def subset(self, rows: Sequence[int]) -> EnsembleVae:
         """Some of the members, as copies."""
@@ -100,8 +111,18 @@ class EnsembleVae(nn.Module):
     def decode(self, z: Tensor) -> Tensor:
         """The parameters of the pixels, ``(S, E, B, D)`` or ``(S, E, B, 2 D)``, for z of shape ``(S, E, B, N, K)``."""
         S, E, B = z.shape[:3]
-        h = z.flatten(-2).transpose(0, 1).reshape(E, S * B, -1)
-        return self._layers(h, self.depth, len(self.weights)).view(E, S, B, -1).transpose(0, 1)
+        h = self._layers(_by_member(z), self.depth, len(self.weights))
+        return h.view(E, S, B, -1).transpose(0, 1)
+
+    def control(self, z: Tensor) -> Tensor:
+        """The free part of a control variate, ``(S, E, B)``: a network of the relaxed sample, in [-1, 1]."""
+        S, E, B = z.shape[:3]
+        h = torch.baddbmm(self.control_biases[0], _by_member(2 * z - 1), self.control_weights[0]).relu()
+        return torch.baddbmm(self.control_biases[1], h, self.control_weights[1]).view(E, S, B).transpose(0, 1)
+
+    def temperature(self, tau: Tensor) -> Tensor:
+        """What a control variate has learned, one for each variable, ``(E, 1, N, 1)``, from where it started."""
+        return tau * self.log_temperature.exp().unsqueeze(-1)
 
     def log_px(self, x: Tensor, z: Tensor) -> Tensor:
         """log p(x | z), ``(S, E, B)``, for x of shape ``(E, B, D)``."""
@@ -127,6 +148,12 @@ class EnsembleVae(nn.Module):
             h = torch.baddbmm(self.biases[i], h, self.weights[i])
             h = h.relu() if i + 1 < end else h
         return h
+
+
+def _by_member(z: Tensor) -> Tensor:
+    """Samples ``(S, E, B, N, K)`` as rows of each member, ``(E, S B, N K)``."""
+    S, E, B = z.shape[:3]
+    return z.flatten(-2).transpose(0, 1).reshape(E, S * B, -1)
 
 
 def members_axis(parameter: Tensor) -> int:

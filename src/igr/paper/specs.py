@@ -20,9 +20,12 @@ from igr.paper.published import DATASETS, PUBLISHED, Published
 from igr.paper.targets import TARGETS
 
 __all__ = [
+    "ESTIMATED",
+    "ESTIMATORS",
     "SEEDS",
     "SPECS",
     "TEMPERATURES",
+    "UNUSED",
     "Approximation",
     "Derived",
     "Member",
@@ -46,12 +49,26 @@ GUMBEL_SIZES = (20, 40, 100, 200)  # K of GS where the target has none; the last
 STEP_MILLISECONDS = {"igr-i": 0.93, "igr-planar": 1.76, "igr-sb": 2.12, "gs": 0.68}  # linear
 NONLINEAR_MILLISECONDS = 1.2  # more
 DISCRETE_MILLISECONDS = {"igr-i": 8.3, "gs": 0.1}  # more, where the KL is the discrete one: Proposition 2 in every step
+ESTIMATOR_MILLISECONDS = {  # more, by the estimator, with the discrete KL
+    "reinmax": {"igr-i": 13.0, "gs": 0.4},
+    "gapst": {"igr-i": 9.0, "gs": 0.2},
+    "rao": {"igr-i": 18.0, "gs": 1.0},
+    "rloo": {"igr-i": 4.0, "gs": 0.2},
+    "relax": {"igr-i": 100.0, "gs": 2.0},  # the conditional path of IGR-I in every step
+    "uspg": {"igr-i": 8.8, "gs": 4.8},
+}
 FLOW_MILLISECONDS = 1.2  # more, where the prior has a flow to invert
 TRAIN_IMAGES = {
     "honest": {"mnist": 50_000, "fmnist": 50_000, "omniglot": 21_910},
     "published": {"mnist": 60_000, "fmnist": 60_000, "omniglot": 24_345},
 }
 FIT_MINUTES = {"igr-i": 0.05, "igr-sb": 0.4, "gs": 0.1}  # of an approximation, on one core
+
+ESTIMATORS = {"reinmax": "ReinMax", "gapst": "GapST", "rao": "Rao", "rloo": "RLOO", "relax": "RELAX", "uspg": "USPGBL"}
+UNUSED = (1.0,)  # the temperature of estimators that have none
+REINMAX_TEMPERATURES = (1.0, 1.1, 1.2, 1.3, 1.5, 2.0)
+RELAX_TEMPERATURES = (0.1, 0.5, 1.0)  # where it starts: it is learned
+ESTIMATOR_SAMPLES = 4  # S of what needs more than one, as in the paper's table of USPGBL
 
 CHOICES = {
     "dataset": DATASETS,
@@ -60,6 +77,7 @@ CHOICES = {
     "objective": ("continuous", "discrete"),
     "forward": ("soft", "hard"),
     "bound": ("elbo", "iwae"),
+    "estimator": ("reparameterized", *ESTIMATORS),
     "prior": ("output", "flow"),
     "protocol": PROTOCOLS,
 }
@@ -118,6 +136,8 @@ class Vae:
     forward: str = "soft"
     """What the decoder is given: the relaxed sample, or the hard one with the relaxed one's gradient."""
     bound: str = "elbo"
+    estimator: str = "reparameterized"
+    """Of the gradient of the expected log-likelihood: through relaxed samples, or another of hard samples."""
     num_samples: int = 1
     """S; m where the bound is ``iwae``."""
     prior: str = "output"
@@ -156,6 +176,9 @@ class Vae:
         """What tables call it."""
         words = [METHODS[self.method].label]
         words += ["SL"] if self.landing else []
+        if self.estimator != "reparameterized":
+            rao = "Gumbel-Rao" if self.method == "gs" else "IGR-Rao"
+            return " + ".join([*words, rao if self.estimator == "rao" else ESTIMATORS[self.estimator]])
         words += ["discrete KL"] if self.objective == "discrete" else []
         words += ["hard"] if self.forward == "hard" else []
         words += [f"IWAE-{self.num_samples}"] if self.bound == "iwae" else []
@@ -169,9 +192,14 @@ class Vae:
         words = [f"{self.architecture} VAE, {self.dataset}: {METHODS[self.method].label}, {self.objective} KL"]
         words[0] += " (eq. 8, Jang et al.)" if jang else ""
         words += ["sticking the landing"] if self.landing else []
+        if self.estimator != "reparameterized":
+            return ", ".join(
+                [*words, f"{self.label.rpartition(' + ')[2]} of {_count(self.num_samples, 'hard sample')}"]
+            )
         words += ["hard samples, straight through"] if self.forward == "hard" else []
         words += [f"importance-weighted bound of {self.num_samples} samples"] if self.bound == "iwae" else []
         words += ["prior with a flow of its own"] if self.prior == "flow" else []
+        words += [_count(self.num_samples, "sample")] if self.bound == "elbo" and self.num_samples > 1 else []
         return ", ".join(words)
 
     @property
@@ -186,7 +214,10 @@ class Vae:
         share = len(self.members()) * self.batch_size * self.num_samples / (50 * 100)
         step = STEP_MILLISECONDS[self.method]
         step += NONLINEAR_MILLISECONDS if self.architecture == "nonlinear" else 0
-        step += DISCRETE_MILLISECONDS[self.method] if self.objective == "discrete" else 0
+        if self.estimator != "reparameterized":
+            step += ESTIMATOR_MILLISECONDS[self.estimator][self.method]
+        elif self.objective == "discrete":
+            step += DISCRETE_MILLISECONDS[self.method]
         step += FLOW_MILLISECONDS if self.prior == "flow" else 0
         return steps * step * share / 60_000
 
@@ -220,7 +251,13 @@ class Vae:
     def settings(self) -> dict[str, Any]:
         """What identifies the training beside a member, the protocol and whether it is cut short."""
         others = {"id", "temperatures", "prior_temperatures", "seeds", "protocol", "smoke"}
+        if self.estimator == "reparameterized":  # nothing, as in records from before there were others
+            others.add("estimator")
         return {name: value for name, value in asdict(self).items() if name not in others}
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def _is_positive(value: object) -> bool:
@@ -231,7 +268,14 @@ def _conflicts(spec: Vae) -> list[tuple[bool, str]]:
     """Combinations that cannot be trained, and why."""
     discrete, weighted = spec.objective == "discrete", spec.bound == "iwae"
     needs_prior = spec.method == "gs" and not discrete
+    estimated, several = spec.estimator != "reparameterized", spec.estimator in ("rloo", "uspg")
     return [
+        (estimated and not discrete, f"estimator {spec.estimator} is of hard samples: objective discrete"),
+        (estimated and spec.forward != "hard", f"estimator {spec.estimator} is of hard samples: forward hard"),
+        (
+            several and spec.num_samples == 1,
+            f"estimator {spec.estimator} compares samples; give num_samples of 2 or more",
+        ),
         (discrete and spec.landing, "the discrete KL is in closed form: there is no landing to stick"),
         (discrete and spec.method not in ("igr-i", "gs"), "the discrete KL needs igr-i or gs; others are too slow"),
         (discrete and weighted, "importance weights need the density of a relaxed sample: objective continuous"),
@@ -317,12 +361,47 @@ BEYOND: Mapping[str, dict[str, Any]] = MappingProxyType(
 )
 
 
+ESTIMATED: Mapping[str, dict[str, Any]] = MappingProxyType(
+    {
+        "reinmax": {"temperatures": REINMAX_TEMPERATURES},
+        "gapst": {},
+        "rao": {},
+        "rloo": {"temperatures": UNUSED, "num_samples": ESTIMATOR_SAMPLES},
+        "relax": {"temperatures": RELAX_TEMPERATURES},
+        "uspg": {"temperatures": UNUSED, "num_samples": ESTIMATOR_SAMPLES},
+    }
+)
+RELAX, FOUR = "relax/mnist/nonlinear/", "s4/mnist/nonlinear/"
+
+
 def _beyond() -> Iterator[Vae]:
-    """What the paper does not have."""
+    """What the paper does not have. RELAX on non-linear models is a table of the paper's: ``relax/``."""
     for dataset in DATASETS:
         for architecture in ARCHITECTURES:
             for row, options in BEYOND.items():
                 yield _vae(f"beyond/{dataset}/{architecture}/{row}", row.partition("+")[0], **options)
+            for estimator in ("reinmax", "gapst", "rao", "rloo", "relax") if dataset == "mnist" else ():
+                if (architecture, estimator) != ("nonlinear", "relax"):
+                    for method in ("gs", "igr-i"):
+                        yield _estimated(f"beyond/{dataset}/{architecture}/{method}+{estimator}")
+
+
+def _other_estimators() -> Iterator[Vae | Derived]:
+    """The two tables of appendix D."""
+    for method in ("igr-i", "gs"):
+        source = f"table1/mnist/nonlinear/{method}"
+        words = f"{METHODS[method].label} without RELAX, from {source}"
+        yield Derived(RELAX + method, METHODS[method].label, words, (source,), "metrics.test.log_likelihood")
+    yield from (_estimated(f"{RELAX}{method}+relax") for method in ("igr-i", "gs"))
+    yield from (_vae(FOUR + method, method, num_samples=ESTIMATOR_SAMPLES) for method in ("igr-i", "gs"))
+    yield from (_estimated(f"{FOUR}{method}+relax", num_samples=ESTIMATOR_SAMPLES) for method in ("igr-i", "gs"))
+    yield _estimated(f"{FOUR}gs+uspg")
+
+
+def _estimated(id: str, **options: Any) -> Vae:
+    method, _, estimator = id.rpartition("/")[2].partition("+")
+    options = ESTIMATED[estimator] | options
+    return _vae(id, method, objective="discrete", forward="hard", estimator=estimator, **options)
 
 
 def _vae(id: str, method: str, **options: Any) -> Vae:
@@ -356,7 +435,7 @@ def _approximations() -> Iterator[Approximation]:
 
 def _registry() -> dict[str, Spec]:
     table1 = list(_table1())
-    specs: list[Spec] = [*table1, *_derived(table1), *_approximations(), *_beyond()]
+    specs: list[Spec] = [*table1, *_derived(table1), *_other_estimators(), *_approximations(), *_beyond()]
     return {spec.id: spec for spec in specs}
 
 

@@ -12,13 +12,31 @@ from typing import Any, NamedTuple
 from igr.paper.methods import METHODS
 from igr.paper.records import Record
 from igr.paper.select import CRITERIA, SPLITS, Configuration, SelectionError, choose
-from igr.paper.specs import SPECS, Vae
+from igr.paper.specs import ESTIMATED, SPECS, UNUSED, Approximation, Derived, Vae
 
-__all__ = ["CHOSEN_BY", "Cell", "ReportError", "Summary", "cells", "expected", "place", "summarize", "temperatures"]
+__all__ = [
+    "CHOSEN_BY",
+    "KINDS",
+    "Cell",
+    "ReportError",
+    "Summary",
+    "cells",
+    "place",
+    "sources",
+    "summarize",
+    "temperatures",
+]
 
 DATASETS = {"mnist": "MNIST", "fmnist": "Fashion-MNIST", "omniglot": "Omniglot"}
 ARCHITECTURES = {"linear": "linear", "nonlinear": "non-linear"}
 CHOSEN_BY = {"elbo_discrete": "discrete ELBO", "log_likelihood": "bound"}
+KINDS = {  # of trained cells, by how their ids begin: what it adds to the place of a figure
+    "table1": "",
+    "relax": ", RELAX",
+    "s4": ", four samples",
+    "beyond": ", beyond the paper",
+}
+UNTEMPERED = tuple(name for name, options in ESTIMATED.items() if options.get("temperatures") == UNUSED)
 
 
 class ReportError(ValueError):
@@ -72,8 +90,23 @@ class Cell:
     def where(self) -> str:
         """The figure that it stands in: ``MNIST, linear, protocol honest``."""
         kind, dataset, architecture = self.group
-        beyond = ", beyond the paper" if kind == "beyond" else ""
-        return f"{place(dataset, architecture)}{beyond}, protocol {self.protocol}"
+        part = f", {self.part}" if self.part else ""
+        return f"{place(dataset, architecture)}{KINDS[kind]}{part}, protocol {self.protocol}"
+
+    @property
+    def part(self) -> str:
+        """What splits the cells beyond the paper, which are too many for one figure."""
+        return "estimators" if self.group[0] == "beyond" and self.estimator != "reparameterized" else ""
+
+    @property
+    def estimator(self) -> str:
+        """Of the gradient; records of relaxed samples do not name it."""
+        return str(self.settings.get("estimator", "reparameterized"))
+
+    @property
+    def tempered(self) -> bool:
+        """Whether it has a temperature; where the estimator has none, records say 1."""
+        return self.estimator not in UNTEMPERED
 
     @property
     def method(self) -> str:
@@ -93,8 +126,9 @@ class Cell:
 
     @property
     def variant(self) -> str:
-        """What the label adds to the method: ``"+ SL"``, or nothing."""
-        return self.label.removeprefix(METHODS[self.method].label).strip()
+        """What the label adds to the method: ``"+ SL"``, or nothing; the same for what only the method tells apart."""
+        added = self.label.removeprefix(METHODS[self.method].label).strip()
+        return added.replace("Gumbel-Rao", "Rao").replace("IGR-Rao", "Rao")
 
     @property
     def split(self) -> str:
@@ -186,9 +220,16 @@ def _value(record: Record, split: str, metric: str) -> float | None:
     return None if found is None else float(found)
 
 
-def expected(kind: str) -> list[Vae]:
-    """The specs of a table, ``table1`` or ``beyond``, in its order."""
-    return [spec for spec in SPECS.values() if isinstance(spec, Vae) and spec.id.startswith(f"{kind}/")]
+def sources(kind: str) -> dict[str, str]:
+    """The ids of a table's rows, in its order, by the spec that their records are of.
+
+    Example:
+        >>> list(sources("relax").items())[1:3]  # doctest: +NORMALIZE_WHITESPACE
+        [('table1/mnist/nonlinear/gs', 'relax/mnist/nonlinear/gs'),
+         ('relax/mnist/nonlinear/igr-i+relax', 'relax/mnist/nonlinear/igr-i+relax')]
+    """
+    specs = [spec for spec in SPECS.values() if spec.id.startswith(f"{kind}/") and not isinstance(spec, Approximation)]
+    return {spec.sources[0] if isinstance(spec, Derived) else spec.id: spec.id for spec in specs}
 
 
 def cells(found: Sequence[tuple[Record, Path]]) -> list[Cell]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from igr.paper.methods import METHODS
 from igr.paper.records import Record, RecordError, read
-from igr.paper.report.cells import Cell, ReportError, cells
+from igr.paper.report.cells import KINDS, Cell, ReportError, cells
 
 __all__ = ["Records", "collect", "split"]
 
@@ -79,7 +79,7 @@ def split(found: Sequence[tuple[Record, Path]]) -> Records:
 
 def _is_vae(record: Record) -> bool:
     kind, *rest = str(record["spec"]).split("/")
-    return kind in ("table1", "beyond") and len(rest) == 3
+    return kind in KINDS and len(rest) == 3
 
 
 def _check_vae(record: Record, path: Path) -> None:

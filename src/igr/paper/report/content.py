@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 from igr.paper import approximate_table
 from igr.paper.records import Record
@@ -41,11 +42,20 @@ READING = (
     "Even with 1,000 samples the bound may be several nats below log p(x), by different amounts for different methods. "
     "Where AIS, which is closest to log p(x), orders two models otherwise than the bound, AIS is to be believed.",
     "The continuous ELBO is of the relaxed model that is trained, and says nothing certain of the discrete one.",
+    "Rows with RELAX, USPGBL, RLOO, ReinMax, GapST, Gumbel-Rao or IGR-Rao train the discrete ELBO itself: its KL is "
+    "exact, and the gradient of the rest is what that estimator makes of hard samples.",
 )
 LENGTH = (
     "Specs fix the learning rate at 3e-4 and the length at 300 epochs, for every method; the paper says 1e-4 or 3e-4, "
     "and 300 to 500 epochs, and not which where. "
 )
+FURTHER = {  # sections of tables, and what is said of them
+    "relax": "The appendix's table of RELAX: test log-likelihood, and the discrete ELBO of the same models. The rows "
+    "without RELAX are those of Table 1.",
+    "s4": "The appendix's table of USPGBL: test ELBO of models that are trained with four samples.",
+    "beyond": "Rows that the paper does not have: other objectives, forward passes and estimators of the gradient, on "
+    "the same architectures.",
+}
 
 
 def compose(found: Records, announce: Announce) -> Document:
@@ -81,13 +91,13 @@ def _lengths(cells: Sequence[Cell]) -> str:
 def _tables(cells: Sequence[Cell]) -> Iterator[Section]:
     first = [cell for cell in cells if cell.group[0] == "table1"]
     words = "Test log-likelihood, and the discrete ELBO of the same models. Two rows a method: τ chosen in two ways."
-    yield _section("Table 1", words, tables.likelihoods("table1", first), missing("table1", first))
+    yield _section("Table 1", words, tables.tested("table1", first), missing("table1", first))
     if first and (parts := tables.train_elbos(first)):
         words = "The appendix's table: discrete ELBO on the training images, from the same models."
         yield _section("Discretized train ELBO", words, parts)
-    if more := [cell for cell in cells if cell.group[0] == "beyond"]:
-        words = "Rows that the paper does not have: other objectives and forward passes, on the same architectures."
-        yield _section("Beyond the paper", words, tables.likelihoods("beyond", more), missing("beyond", more))
+    for kind, words in FURTHER.items():
+        if parts := tables.tested(kind, cells):
+            yield _section(tables.TITLES[kind], words, parts, missing(kind, cells))
 
 
 def _section(title: str, words: str, parts: Sequence[Block], last: str | None = None) -> Section:
@@ -99,8 +109,8 @@ def _other_protocols(cells: Sequence[Cell]) -> Iterator[Section]:
     for protocol in sorted({cell.protocol for cell in cells} - {"honest"}):
         some = [cell for cell in cells if cell.protocol == protocol]
         words = f"The same under protocol {protocol}; τ is chosen on the {some[0].split} split."
-        parts = [*tables.likelihoods("table1", some), *tables.train_elbos(some), *tables.likelihoods("beyond", some)]
-        yield _section(f"Protocol {protocol}", words, parts)
+        first, *others = (tables.tested(kind, some) for kind in tables.TITLES)
+        yield _section(f"Protocol {protocol}", words, [*first, *tables.train_elbos(some), *chain(*others)])
 
 
 def _figures(cells: Sequence[Cell], announce: Announce) -> Iterator[Section]:
@@ -138,12 +148,20 @@ def _temperatures(cells: Sequence[Cell]) -> Image:
     caption = (
         f"{cells[0].where}: discrete ELBO and bound on the {cells[0].split} split against τ, mean ± standard deviation "
         "over seeds. Rings: what is chosen by each. Hollow points: a member failed. What lies far below is cut off."
+        f"{_untempered(cells)}"
     )
     return Image(_name("temperature", cells[0]), figures.svg(figures.temperatures(cells)), caption)
 
 
+def _untempered(cells: Sequence[Cell]) -> str:
+    """What τ is not, for some of the cells."""
+    learned = " With RELAX, τ is where it starts." if any(cell.estimator == "relax" for cell in cells) else ""
+    names = ", ".join(cell.label for cell in cells if not cell.tempered)
+    return learned + (f" Without a τ, drawn at 1: {names}." if names else "")
+
+
 def _name(figure: str, cell: Cell) -> str:
-    return file_name(figure, *cell.group, cell.protocol) + ".svg"
+    return file_name(figure, *cell.group, *filter(None, [cell.part]), cell.protocol) + ".svg"
 
 
 def _approximations(records: Sequence[Record]) -> Iterator[Section]:

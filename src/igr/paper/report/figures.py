@@ -26,7 +26,7 @@ __all__ = ["continuous_elbo", "has_curves", "svg", "temperatures"]
 Array = NDArray[np.float64]
 
 LINES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
-TICKS = (0.01, 0.03, 0.1, 0.25, 0.5, 1.0)
+TICKS = (0.01, 0.03, 0.1, 0.25, 0.5, 1.0, 2.0)
 
 
 def svg(figure: Figure) -> bytes:

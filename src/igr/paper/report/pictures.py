@@ -42,7 +42,8 @@ def _paths(cells: Sequence[Cell]) -> dict[tuple[Path, str, str], list[Cell]]:
     found: dict[tuple[Path, str, str], list[Cell]] = {}
     for cell in cells:
         suffix = "" if cell.protocol == "honest" else f"-{cell.protocol}"
-        for folder, criterion, kind in product(cell.folders, CRITERIA, KINDS):
+        criteria = CRITERIA if cell.tempered else CRITERIA[:1]  # where nothing is chosen, both are the same
+        for folder, criterion, kind in product(cell.folders, criteria, KINDS):
             path = folder / f"{kind}-{criterion}{suffix}.png"
             if path.is_file():
                 found.setdefault((path, kind, criterion), []).append(cell)
@@ -50,6 +51,8 @@ def _paths(cells: Sequence[Cell]) -> dict[tuple[Path, str, str], list[Cell]]:
 
 
 def _caption(owners: Sequence[Cell], kind: str, criterion: str) -> str:
+    if not owners[0].tempered:
+        return f"{owners[0].name}: {KINDS[kind]}."
     chosen = owners[0].chosen(criterion)
     which = "τ" if len(owners) > 1 or chosen is None else temperatures(chosen)
     return f"{owners[0].name}: {KINDS[kind]}, {which} chosen by the {CHOSEN_BY[criterion]}."

@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from igr.paper.methods import METHODS
-from igr.paper.report.cells import CHOSEN_BY, Cell, expected, place
+from igr.paper.report.cells import CHOSEN_BY, Cell, place, sources
 from igr.paper.report.document import ABSENT, Entry, Table, heading
 from igr.paper.report.lines import Line, lines, number
-from igr.paper.report.notes import disagreements, incomparable, notes
-from igr.paper.specs import SPECS, Derived, Vae
+from igr.paper.report.notes import REMARKS, disagreements, incomparable, notes
+from igr.paper.specs import SPECS, Vae
 
-__all__ = ["SHORT_COLUMNS", "likelihoods", "train_elbos"]
+__all__ = ["SHORT_COLUMNS", "TITLES", "tested", "train_elbos"]
 
-TITLES = {"table1": "Table 1", "beyond": "Beyond the paper"}
+TITLES = {"table1": "Table 1", "relax": "RELAX", "s4": "Four samples", "beyond": "Beyond the paper"}
 
 
 class Column(NamedTuple):
@@ -26,31 +26,32 @@ class Column(NamedTuple):
     """Whether to leave it out where it is empty."""
 
 
-def likelihoods(kind: str, cells: Sequence[Cell]) -> list[Table]:
-    """Test log-likelihoods of ``table1`` or ``beyond``: a table for each dataset and architecture with records."""
-    specs, tables = expected(kind), []
-    groups = dict.fromkeys([f"{kind}/{spec.dataset}/{spec.architecture}" for spec in specs])
-    for group in dict.fromkeys([*groups, *("/".join(cell.group) for cell in cells)]):
-        some = [cell for cell in cells if "/".join(cell.group) == group]
-        if some and group.startswith(f"{kind}/"):
-            ids = [spec.id for spec in specs if spec.id.startswith(f"{group}/")]
-            rows = _rows({id: id for id in ids}, some, absent=kind == "table1")
+def tested(kind: str, cells: Sequence[Cell]) -> list[Table]:
+    """Numbers on the test split of a kind of :data:`TITLES`: a table for each dataset and architecture with records."""
+    every, tables = sources(kind), []
+    groups = [id.rpartition("/")[0] for id in every.values()]
+    groups += ["/".join(cell.group) for cell in cells if cell.group[0] == kind]
+    for group in dict.fromkeys(groups):
+        ids = {source: id for source, id in every.items() if id.rpartition("/")[0] == group}
+        some = [cell for cell in cells if cell.spec in ids or "/".join(cell.group) == group]
+        if some:
+            rows = _rows(ids, some, absent=kind != "beyond")
             title = f"{TITLES[kind]}: {place(*group.split('/')[1:])}"
-            below = [*incomparable(rows), *notes(some), *disagreements(rows)]
-            tables.append(_table(title, _likelihood_columns(some, kind), rows, below))
+            below = [*incomparable(rows), *REMARKS.get(kind, ()), *notes(some), *disagreements(rows)]
+            columns = _elbo_columns(some) if kind == "s4" else _likelihood_columns(some, kind)
+            tables.append(_table(title, columns, rows, below))
     return tables
 
 
 def train_elbos(cells: Sequence[Cell]) -> list[Table]:
     """The table of discretized train ELBOs, a part for each dataset with records."""
-    derived = [spec for spec in SPECS.values() if isinstance(spec, Derived) and spec.id.startswith("train-elbo/")]
-    tables = []
-    for dataset in dict.fromkeys(spec.id.split("/")[1] for spec in derived):
-        sources = {spec.sources[0]: spec.id for spec in derived if spec.id.split("/")[1] == dataset}
-        some = [cell for cell in cells if cell.spec in sources]
+    every, tables = sources("train-elbo"), []
+    for dataset in dict.fromkeys(id.split("/")[1] for id in every.values()):
+        ids = {source: id for source, id in every.items() if id.split("/")[1] == dataset}
+        some = [cell for cell in cells if cell.spec in ids]
         if some:
             title = f"Discretized train ELBO: {place(dataset, 'linear')}"
-            rows = _rows(sources, some, absent=True)
+            rows = _rows(ids, some, absent=True)
             tables.append(_table(title, TRAIN_COLUMNS, rows, incomparable(rows)))
     return tables
 
@@ -82,7 +83,9 @@ def _chosen_by(line: Line) -> Entry:
 
 
 def _tau(line: Line) -> Entry:
-    return Entry(ABSENT if line.configuration is None else f"{line.configuration.tau:g}")
+    if line.cell is None or line.configuration is None or not line.cell.tempered:
+        return Entry(ABSENT)
+    return Entry(f"{line.configuration.tau:g}")
 
 
 def _prior_temperature(line: Line) -> Entry:
@@ -162,7 +165,7 @@ TRAIN_COLUMNS = (
 )
 SHORT_COLUMNS = (
     Column("method", _method),
-    Column("τ by", lambda line: Entry(CHOSEN_BY[line.criterion].removeprefix("discrete "))),
+    Column("τ by", lambda line: Entry(_chosen_by(line).text.removeprefix("discrete "))),
     Column("τ", _tau),
     Column("prior τ", _prior_temperature),
     Column("n", _count),
@@ -173,18 +176,35 @@ SHORT_COLUMNS = (
 )
 
 
+def _all_sizes(cells: Sequence[Cell]) -> tuple[str, str]:
+    """The numbers of samples in words, where cells may have several."""
+    small, large = (" or ".join(map(str, sorted(set(each)))) for each in zip(*map(_sizes, cells), strict=True))
+    return small, large
+
+
+def _elbo_columns(cells: Sequence[Cell]) -> list[Column]:
+    return [
+        *FIRST,
+        Column("paper", _paper),
+        Column("discrete ELBO|test", _metric("test", "elbo_discrete")),
+        Column("Δ|to the paper", _difference("test", "elbo_discrete")),
+        Column("continuous ELBO|test", _metric("test", "elbo_continuous"), optional=True),
+        Column(f"bound|m = {_all_sizes(cells)[1]}", _metric("test", "log_likelihood")),
+        Column("failed|of all members", _failed),
+    ]
+
+
 def _likelihood_columns(cells: Sequence[Cell], kind: str) -> list[Column]:
-    sizes = [sorted(set(each)) for each in zip(*map(_sizes, cells), strict=True)]
-    small, large = (" or ".join(map(str, each)) for each in sizes)
+    small, large = _all_sizes(cells)
     evaluations = [cell.settings.get("evaluation", {}) for cell in cells]
     subsets = sorted({each["ais_images"] for each in evaluations if "ais_images" in each})
     subset = f"{' or '.join(map(str, subsets))} images" if subsets else "on a subset"
     return [
         *FIRST,
-        Column("paper", _paper, optional=kind != "table1"),
+        Column("paper", _paper, optional=kind == "beyond"),
         Column(f"published formula, S\u00a0=\u00a0{small}|not a bound", _published(0, _metric)),
         Column(f"published formula, S\u00a0=\u00a0{large}|not a bound", _published(1, _metric)),
-        Column("Δ|to the paper", _published(1, _difference), optional=kind != "table1"),
+        Column("Δ|to the paper", _published(1, _difference), optional=kind == "beyond"),
         Column(f"bound|m = {large}", _metric("test", "log_likelihood")),
         Column("discrete ELBO|test", _metric("test", "elbo_discrete")),
         Column(f"AIS|{subset}", _metric("test", "log_likelihood_ais"), optional=True),

@@ -1,0 +1,92 @@
+"""The noise of training, drawn beforehand in blocks of steps, so that a step only reads it and can be replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from igr.functional import NoiseSource, gaussian_noise, gumbel_noise
+from igr.paper.streams import generator_of
+
+__all__ = ["BLOCK", "BlockNoise", "draw"]
+
+BLOCK = 50  # steps whose noise is drawn at once; part of what the numbers of a seed are
+
+
+def draw(kind: str, shape: Sequence[int], like: Tensor, generator: torch.Generator) -> Tensor:
+    """Standard ``gaussian`` or ``gumbel`` noise with the dtype and device of ``like``."""
+    if kind == "gaussian":
+        return gaussian_noise(shape, like, generator)
+    return gumbel_noise(like.new_empty(tuple(shape)), generator)
+
+
+class _Request(NamedTuple):
+    """What a step has asked for: its n-th noise is of this kind, shape and dtype."""
+
+    kind: str
+    shape: tuple[int, ...]
+    like: Tensor
+
+
+class BlockNoise(NoiseSource):
+    """Noise for all members of an ensemble, where each seed has a stream of its own.
+
+    A step may ask for any number of tensors of shape ``(..., E, B, N, k)``, the same in every step. The first is from
+    the stream ``noise/<epoch>/<block>`` of a seed, the n-th after it from ``noise/<epoch>/<block>/<n>``. Members with
+    the same seed are given the same numbers.
+
+    Arguments:
+        seeds: R different ones.
+        owner: which of them each of the E members has, ``(E,)``.
+        at: the step, ``(1,)``, which is read where a graph can read it.
+    """
+
+    def __init__(self, seeds: Sequence[int], owner: Tensor, at: Tensor) -> None:
+        self._seeds, self._owner, self._at = seeds, owner, at
+        self._requests: list[_Request] = []
+        self._buffers: list[Tensor] = []  # (BLOCK, ..., R, B, N, k) each
+        self._place = (0, -1)
+        self._next = 0
+
+    def seek(self, epoch: int, block: int) -> None:
+        """Draws all that the steps of a block will ask for, as far as that is known from earlier steps."""
+        self._place = (epoch, block)
+        for n in range(len(self._buffers)):
+            self._fill(n)
+
+    def begin_step(self) -> None:
+        """What is asked for next is the first of a step."""
+        self._next = 0
+
+    def gaussian(self, shape: Sequence[int], like: Tensor) -> Tensor:
+        return self._read(_Request("gaussian", tuple(shape), like.detach()))
+
+    def gumbel(self, like: Tensor) -> Tensor:
+        return self._read(_Request("gumbel", tuple(like.shape), like.detach()))
+
+    def _read(self, request: _Request) -> Tensor:
+        n, self._next = self._next, self._next + 1
+        if n == len(self._buffers):
+            self._add(request)
+        if self._requests[n][:2] != request[:2]:
+            raise RuntimeError(f"a step asks for {request[:2]}, where earlier steps asked for {self._requests[n][:2]}")
+        now = self._buffers[n].index_select(0, self._at % BLOCK).squeeze(0)
+        return now.index_select(-4, self._owner) if len(self._seeds) < len(self._owner) else now
+
+    def _add(self, request: _Request) -> None:
+        *lead, _, B, N, k = request.shape
+        small = request.like.new_zeros(())  # not the tensor itself, which would be kept alive
+        self._requests.append(request._replace(like=small))
+        self._buffers.append(small.new_zeros((BLOCK, *lead, len(self._seeds), B, N, k)))
+        self._fill(len(self._buffers) - 1)
+
+    @torch.no_grad()
+    def _fill(self, n: int) -> None:
+        buffer, kind = self._buffers[n], self._requests[n].kind
+        for r, seed in enumerate(self._seeds):
+            generator = generator_of(seed, "noise", *self._place, *([n] if n else []), device=buffer.device)
+            part = buffer.select(-4, r)
+            part.copy_(draw(kind, part.shape, buffer, generator))
