@@ -29,7 +29,7 @@ def python(source: str, *args: str, **env: str) -> subprocess.CompletedProcess[s
 def test_help_lists_commands():
     result = invoke("--help")
     assert result.exit_code == 0
-    for words in ("demo", "list", "run", "report", "data", "approximate", "--version"):
+    for words in ("demo", "list", "run", "report", "data", "approximate", "lab", "--version"):
         assert words in result.output
 
 

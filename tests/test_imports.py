@@ -23,7 +23,10 @@ def imported_packages(importtime: str) -> set[str]:
     [
         ("-c", "import igr"),
         ("-m", "igr", "--help"),
-        *(("-m", "igr", command, "--help") for command in ("approximate", "data", "demo", "list", "report", "run")),
+        *(
+            ("-m", "igr", command, "--help")
+            for command in ("approximate", "data", "demo", "lab", "list", "report", "run")
+        ),
         ("-m", "igr", "list"),
         ("-m", "igr", "data", "status"),
         ("-m", "igr", "run", "table1/*", "--dry-run"),
