@@ -10,7 +10,7 @@ from test_objectives import METHODS, D, E, K, N, noise_for, setting
 from torch.distributions import Normal, kl_divergence
 
 import igr
-from igr.paper import run, streams
+from igr.paper import noise, run, streams
 from igr.paper.assess import Budget, assess
 from igr.paper.data import Dataset
 from igr.paper.ensemble import Ensemble
@@ -178,13 +178,18 @@ def test_every_split_is_measured_on_its_own_images(method, protocol, tmp_path):
 @pytest.mark.parametrize("method", ["igr-i", "gs"])
 def test_no_number_of_the_noise_is_used_twice(method, monkeypatch):
     """In training, on held-out images in between, and in the metrics of all splits."""
-    drawn, draw_noise = [], Ensemble.draw_noise
+    drawn, draw, draw_noise = [], noise.draw, Ensemble.draw_noise
 
-    def draw(self, shape, generator):
+    def beforehand(kind, shape, like, generator):
+        drawn.append(draw(kind, shape, like, generator).flatten())
+        return drawn[-1].view(shape)
+
+    def at_once(self, shape, generator):
         drawn.append(draw_noise(self, shape, generator).flatten())
         return drawn[-1].view(shape)
 
-    monkeypatch.setattr(Ensemble, "draw_noise", draw)
+    monkeypatch.setattr(noise, "draw", beforehand)
+    monkeypatch.setattr(Ensemble, "draw_noise", at_once)
     trained, images = small_ensemble(method)
     counts = [0]
     for _ in range(3):

@@ -115,8 +115,8 @@ class Ensemble:
                 return None
         losses = self.total / self.steps
         self.epoch, self.step = self.epoch + 1, 0
+        losses[list(self.failed)] = math.nan  # whatever came of steps from where they are kept
         self._freeze(losses)
-        losses[list(self.failed)] = math.nan  # whatever comes of steps from where they are kept
         self.total.zero_()
         return losses.cpu()
 
