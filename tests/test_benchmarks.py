@@ -83,3 +83,12 @@ def test_training():
         assert one > 0
         assert ensemble > 0
         assert 0 < floor < one  # a step is more than its matrix products
+
+
+def test_estimator_training():
+    lines = [line for line in quick("estimator_training.py") if line.startswith("beyond/")]
+    assert [line.split()[0].rpartition("+")[2] for line in lines] == ["reinmax", "rao", "rloo", "relax"]
+    for line in lines:
+        assert re.search(r"\d+ members +[\d.]+ ms +[\d.]+ steps/s  failed 0  ", line)
+        first, second = re.findall(r"([\d.]+) to [\d.]+", line)
+        assert float(second) < float(first)  # one step of learning
