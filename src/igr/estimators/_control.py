@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -14,6 +13,7 @@ from igr._checks import widen
 from igr.conditional import sample_conditional, sample_conditional_gumbel
 from igr.distributions import GumbelSoftmax, Relaxation, gaussian_of
 from igr.estimators._core import Estimate, Function, Latent, check_num_samples, estimate
+from igr.estimators._graph import leaves, only_to
 
 
 def control_variate_estimate(
@@ -34,7 +34,7 @@ def control_variate_estimate(
     own = _at(latent.relaxation, rows)
     y = own._scores((), generator)
     D = latent.harden(y)
-    values = latent.call(D)
+    values = latent.call(D.clone())  # which f may write into
     if not torch.is_grad_enabled():
         return estimate(values, values)
 
@@ -42,8 +42,8 @@ def control_variate_estimate(
     assert held is not None  # known wherever the parameters are
     points = [x.detach().requires_grad_() for x in ([y] if coupled else [y, held])]
     c = [latent.call(latent.relax(x), control, "control_variate") for x in points]  # the last at z̃
-    others = _leaves(values, *theta, *points)
-    trained = [leaf for key, leaf in _leaves(*c).items() if key not in others]
+    others = leaves(values, *theta, *points)
+    trained = [leaf for key, leaf in leaves(*c).items() if key not in others]
     v = _slopes(c, points, create_graph=bool(trained))
 
     score = _score(latent, theta, D)
@@ -56,7 +56,7 @@ def control_variate_estimate(
         return estimate(values, surrogate)
     moves = grad(path, weights, g)  # the path is linear in the weights
     change = 2 * (_inner(moves, v) - _inner(g, score) * c[-1])
-    return estimate(values, surrogate.mean(0) + _only_to(trained, change.mean(0)))
+    return estimate(values, surrogate.mean(0) + only_to(trained, change.mean(0)))
 
 
 def _parameters(q: Relaxation) -> tuple[Tensor, ...]:
@@ -113,40 +113,3 @@ def _slopes(c: list[Tensor], points: list[Tensor], *, create_graph: bool) -> Seq
 def _inner(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
     """Inner products over parameters, variables and categories: ``(S, *)``."""
     return torch.stack([(x * y).sum((-2, -1)) for x, y in zip(a, b, strict=True)]).sum(0)
-
-
-def _leaves(*roots: Tensor) -> dict[int, Tensor]:
-    """The tensors that these are made from in the end, by their ids."""
-    nodes = [torch.autograd.graph.get_gradient_edge(root).node for root in roots if root.requires_grad]
-    visited, leaves = set(nodes), {}
-    while nodes:
-        node = nodes.pop()
-        leaf = getattr(node, "variable", None)
-        if leaf is not None:
-            leaves[id(leaf)] = leaf
-        new = [parent for parent, _ in node.next_functions if parent is not None and parent not in visited]
-        visited.update(new)
-        nodes.extend(new)
-    return leaves
-
-
-def _only_to(leaves: list[Tensor], x: Tensor) -> Tensor:
-    """Zeros that pass the gradient of x on to these leaves, and to nothing else that x depends on."""
-
-    def pull(weight: Tensor) -> Sequence[Tensor | None]:
-        return grad(x, leaves, weight, retain_graph=True, allow_unused=True)
-
-    zeros: Tensor = _Pull.apply(pull, torch.zeros_like(x), *leaves)  # type: ignore[no-untyped-call]
-    return zeros
-
-
-class _Pull(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, pull: Callable[[Tensor], Sequence[Tensor | None]], zeros: Tensor, *leaves: Tensor) -> Tensor:
-        ctx.pull = pull
-        return zeros.clone()
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, weight: Tensor) -> tuple[Tensor | None, ...]:
-        return None, None, *ctx.pull(weight)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import index
 from typing import NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 
 from igr._checks import describe, widen
 from igr.distributions import BinaryConcrete, GumbelSoftmax, Relaxation
+from igr.estimators._graph import can_be_walked, depends
 
 Function = Callable[[Tensor], Tensor]
 
@@ -114,6 +116,21 @@ class Latent:
             )
         return widen(values) if values.is_floating_point() else values.to(self.log_dtype)
 
+    def call_through(self, z: Tensor) -> Tensor:
+        """f at samples that carry a gradient, which f has to pass on.
+
+        Raises:
+            ValueError: f has no gradient with respect to the sample, so that the estimate would be zero.
+        """
+        values = self.call(z)
+        if z.requires_grad and can_be_walked() and not depends(values, z):
+            raise ValueError(
+                "f has no gradient with respect to the sample, which this estimator needs: f may look at its argmax or "
+                "at its values only, as log_prob of torch's OneHotCategorical does; write log q as "
+                "(z * log_probs).sum((-1, -2)), or use score_function, rloo or uspg"
+            )
+        return values
+
 
 def _is_binary(q: Distribution) -> bool:
     inner = q.base_dist if isinstance(q, Independent) else q
@@ -154,9 +171,10 @@ def _two_categories(log_odds: Tensor) -> Tensor:
 
 
 def check_count(name: str, value: int, at_least: int = 1, why: str = "") -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
+    whole = hasattr(value, "__index__") and not isinstance(value, bool | Tensor)  # numpy's integers too
+    if not whole or index(value) < at_least:
         raise ValueError(f"{name} must be an integer of at least {at_least}{why}, got {value!r}")
-    return value
+    return index(value)
 
 
 def check_num_samples(num_samples: int, at_least: int = 1, why: str = "") -> int:

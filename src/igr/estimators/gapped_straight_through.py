@@ -72,5 +72,5 @@ def gapped_straight_through(
         below = log_p - log_p.amax(-1, keepdim=True)
         move = torch.where(hard > 0, -below, -F.relu(below + gap))
     soft = ((log_p + move) / tau).softmax(-1).to(hard.dtype)
-    values = latent.call(functional.straight_through(hard, soft))
+    values = latent.call_through(functional.straight_through(hard, soft))
     return estimate(values, values)

@@ -73,5 +73,5 @@ def gumbel_rao(
     log_alpha = widen(latent.relaxation.logits)
     x = sample_conditional_gumbel(log_alpha.detach(), hard.expand(R, *hard.shape), generator=generator)
     soft = latent.relax(x + (log_alpha - log_alpha.detach())).mean(0)  # of (R, S, *, N, K)
-    values = latent.call(functional.straight_through(hard, soft))
+    values = latent.call_through(functional.straight_through(hard, soft))
     return estimate(values, values)

@@ -77,7 +77,7 @@ def igr_rao(
         hard = latent.harden(y)
         eps = (_redraw_losers(normal, y, hard, R, generator) - normal.loc) / normal.scale
     soft = latent.relax(torch.addcmul(normal.loc, normal.scale, eps)).mean(0)  # of (R, S, *, N, K)
-    values = latent.call(functional.straight_through(hard, soft))
+    values = latent.call_through(functional.straight_through(hard, soft))
     return estimate(values, values)
 
 

@@ -68,7 +68,7 @@ def reinmax(
         middle = ((log_p / tau).softmax(-1) + hard) / 2
     step = log_p - log_p.detach()  # zero
     soft = 2 * _jacobian_product(middle, step) - _jacobian_product(log_p.detach().exp(), step) / 2
-    values = latent.call(functional.straight_through(hard, soft.to(hard.dtype)))
+    values = latent.call_through(functional.straight_through(hard, soft.to(hard.dtype)))
     return estimate(values, values)
 
 

@@ -54,5 +54,5 @@ def reparameterized(
         (torch.Size([5]), torch.Size([5, 3, 9]))
     """
     latent = Latent(q, f, temperature)
-    values = latent.call(latent.relax(latent.scores(check_num_samples(num_samples), generator)))
+    values = latent.call_through(latent.relax(latent.scores(check_num_samples(num_samples), generator)))
     return estimate(values, values)

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from igr._checks import broadcast, check_tensor, describe
+from igr._checks import broadcast, check_tensor, describe, is_number
 from igr.estimators._core import Estimate, Function, Latent, check_num_samples, estimate, score_surrogate
+from igr.estimators._graph import can_be_walked, leaves, only_to
 
 __all__ = ["score_function", "RunningMean"]
 
@@ -52,7 +53,9 @@ class RunningMean(nn.Module):
 
     @torch.no_grad()
     def update(self, values: Tensor) -> None:
-        """Takes in the mean of ``values``, if there are any."""
+        """Takes in the mean of ``values``, if there are any, unless the module is in evaluation mode."""
+        if not self.training:
+            return
         if values.device != self.total.device:
             raise ValueError(
                 f"values are on {values.device}, the running mean on {self.total.device}; "
@@ -72,7 +75,7 @@ def score_function(
     f: Function,
     *,
     num_samples: int = 1,
-    baseline: Tensor | RunningMean | None = None,
+    baseline: Tensor | float | RunningMean | None = None,
     generator: torch.Generator | None = None,
 ) -> Estimate:
     r"""The score function estimator.
@@ -83,8 +86,9 @@ def score_function(
 
     Note:
         A baseline that requires a gradient, such as the output of a network of the example, is trained by the same
-        backward pass: the gradient of the squared error :math:`(f(D_s) - b)^2` is added to the surrogate's, whose value
-        stays the same. Its parameters should not be q's or f's, for which that would be a bias.
+        backward pass, by the squared error :math:`(f(D_s) - b)^2`: in the tensors that it depends on and neither q nor
+        f does, such as those of a head on an encoder that q shares. (A compiler cannot tell these apart: there, give
+        it an input that is detached.)
 
     References:
         Williams (1992), "Simple statistical gradient-following algorithms for connectionist reinforcement learning";
@@ -95,7 +99,8 @@ def score_function(
             torch; the last axis of its batch shape ``(*, N)`` is that of the variables of an example.
         f: maps one-hot samples ``(S, *, N, K)``, or bits ``(S, *, N)``, to ``(S, *)``.
         num_samples: S.
-        baseline: b, none, a tensor broadcastable to ``(*)``, or a :class:`RunningMean`, which is updated by the call.
+        baseline: b, none, a number, a tensor broadcastable to ``(*)``, or a :class:`RunningMean`, which is updated by
+            the call.
         generator: source of the noise; eager mode only.
 
     Returns:
@@ -123,15 +128,28 @@ def score_function(
     if isinstance(baseline, RunningMean):
         baseline.update(values)  # b is the mean before
     error = values.detach() - b.to(values.dtype)
-    return estimate(values, score_surrogate(values, error, log_q) + error.square())
+    surrogate = score_surrogate(values, error, log_q).mean(0)
+    return estimate(values, surrogate + _training(error.square().mean(0), b, log_q, values))
+
+
+def _training(loss: Tensor, baseline: Tensor, *others: Tensor) -> Tensor | float:
+    """What trains the baseline, and nothing else."""
+    if not baseline.requires_grad:
+        return 0.0
+    if not can_be_walked():
+        return loss
+    known = leaves(*others)
+    return only_to([leaf for key, leaf in leaves(baseline).items() if key not in known], loss)
 
 
 def _check_baseline(baseline: object, latent: Latent) -> Tensor | None:
     """Its value at the start of the call."""
     if baseline is None:
         return None
-    if isinstance(baseline, nn.Module) and not isinstance(baseline, RunningMean):
+    if callable(baseline) and not isinstance(baseline, RunningMean):
         raise TypeError(f"baseline must be a tensor or a RunningMean, got {describe(baseline)}; give what it returns")
+    if is_number(baseline):
+        return torch.full((), baseline, dtype=latent.log_dtype, device=latent.relaxation._like.device)
     b = baseline() if isinstance(baseline, RunningMean) else check_tensor("baseline", baseline)
     if broadcast(baseline=b, examples=latent.shape) != latent.shape:
         raise ValueError(

@@ -55,5 +55,5 @@ def st_relaxed(
     """
     latent = Latent(q, f, temperature)
     scores = latent.scores(check_num_samples(num_samples), generator)
-    values = latent.call(functional.straight_through(latent.harden(scores), latent.relax(scores)))
+    values = latent.call_through(functional.straight_through(latent.harden(scores), latent.relax(scores)))
     return estimate(values, values)

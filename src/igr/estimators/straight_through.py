@@ -63,5 +63,5 @@ def straight_through(
     tau = check_row_scalar("temperature", temperature, log_p)
     hard = latent.draw(check_num_samples(num_samples), generator)  # (S, *, N, K)
     soft = (log_p / tau).softmax(-1).to(hard.dtype)
-    values = latent.call(functional.straight_through(hard, soft.expand_as(hard)))
+    values = latent.call_through(functional.straight_through(hard, soft.expand_as(hard)))
     return estimate(values, values)
