@@ -294,8 +294,9 @@ def _nodes(window: Window, fewest: int, per_span: int, most: int) -> tuple[Tenso
     """Distances from the start and log-weights, (B, Q); as many as the window asks for where that can be looked at."""
     span = torch.log1p(window.width / window.a)
     num_nodes = most
-    if span.device.type == "cpu" and span.numel() and values_checkable(span):
-        num_nodes = min(most, 16 * math.ceil((fewest + per_span * span.amax().item()) / 16))
+    if per_span and span.device.type == "cpu" and span.numel() and values_checkable(span):
+        widest = span.amax().item()  # NaN where scales are beyond what squares can hold
+        num_nodes = most if math.isnan(widest) else min(most, 16 * math.ceil((fewest + per_span * widest) / 16))
     x, w = gauss_legendre(num_nodes, span)
     y = span * x
     return window.a * torch.expm1(y), (w * span * window.a).log() + y

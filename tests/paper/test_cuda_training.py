@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from igr.paper.ensemble import Ensemble
-from igr.paper.noise import BlockNoise
+from igr.paper.noise import BLOCK, BlockNoise
 from igr.paper.run import Options, run_cell
 from igr.paper.specs import SPECS
 
@@ -52,7 +52,28 @@ def test_a_replayed_step_is_the_step(id, monkeypatch):
         torch.testing.assert_close(b, a, rtol=1e-7, atol=1e-10)
 
 
-@pytest.mark.parametrize("id", IDS[:3])
+@pytest.mark.parametrize(
+    "id", ["table1/mnist/linear/igr-i", "table1/fmnist/linear/gs", "beyond/mnist/linear/gs+reinmax"]
+)
+def test_a_replayed_epoch_of_more_than_a_block_is_the_epoch(id, monkeypatch):
+    """A graph reads the noise of every block, also one that was captured in the middle of an epoch."""
+    replayed = ensemble(id, batch_size=5)
+    assert replayed.steps > BLOCK
+    found = torch.stack([replayed.run_epoch() for _ in range(2)])
+    stopped = ensemble(id, batch_size=5)
+    stopped.run_epoch()
+    assert stopped.run_epoch(stop=lambda: stopped.step == BLOCK + 2) is None
+    resumed = ensemble(id, batch_size=5)
+    resumed.load(*stopped.state())
+    monkeypatch.setattr(Ensemble, "_take_step", Ensemble._step)
+    eager = ensemble(id, batch_size=5)
+    expected = torch.stack([eager.run_epoch() for _ in range(2)])
+    monkeypatch.undo()
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=0)
+    torch.testing.assert_close(resumed.run_epoch(), expected[1], rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("id", [*IDS[:3], "relax/mnist/nonlinear/gs+relax", "s4/mnist/nonlinear/gs+uspg"])
 def test_a_state_is_loaded_into_a_graph_that_is_captured(id):
     whole = ensemble(id)
     expected = torch.stack([whole.run_epoch() for _ in range(3)])

@@ -163,6 +163,41 @@ def test_goes_on_from_any_step_bit_for_bit(id):
         assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize(
+    "id",
+    [
+        "table1/mnist/linear/igr-i",
+        "table1/mnist/linear/gs",
+        "beyond/mnist/linear/gs+reinmax",
+        "beyond/mnist/linear/igr-i+rloo",
+    ],
+)
+def test_every_block_of_an_epoch_has_noise_of_its_own(id, monkeypatch):
+    """Two epochs of three blocks; those that begin in the second and in the third block go on as the whole does."""
+    priors = (0.5,) if id.endswith("gs") else ()
+    spec = cell(id, prior_temperatures=priors, temperatures=(0.5,), batch_size=1)
+    n, seek, sought = 2 * BLOCK + 5, BlockNoise.seek, []
+
+    def spy(self, epoch, block):
+        sought.append((epoch, block))
+        seek(self, epoch, block)
+
+    monkeypatch.setattr(BlockNoise, "seek", spy)
+    whole = ensemble(spec, n)
+    losses = torch.stack([whole.run_epoch(), whole.run_epoch()])
+    assert sought == [(epoch, block) for epoch in (0, 1) for block in (0, 1, 2)]
+    first = ensemble(spec, n)
+    first.run_epoch()
+    for step in (BLOCK + 3, 2 * BLOCK):
+        assert first.run_epoch(stop=lambda at=step: first.step == at) is None
+        tensors, numbers = first.state()
+        second = ensemble(spec, n)
+        second.load({name: tensor.clone() for name, tensor in tensors.items()}, numbers)
+        assert torch.equal(second.run_epoch(), losses[1])
+        for a, b in zip(whole.vae.parameters(), second.vae.parameters(), strict=True):
+            assert torch.equal(a, b)
+
+
 def test_going_on_in_the_middle_of_an_epoch_keeps_the_last_finite_state():
     """A member breaks in the second epoch; whether that was interrupted before or after, it ends where that began."""
 
@@ -245,6 +280,30 @@ def test_a_member_that_diverges_is_frozen_and_disturbs_nobody(id):
     again.run_epoch()
     for a, b in zip(before, row(again.vae, 1), strict=True):
         assert torch.equal(a, b)
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("xi", [60.0, -60.0, 100.0, -110.0])
+@pytest.mark.parametrize("rows", ["all", "one"])
+def test_scales_out_of_all_proportion_neither_stop_nor_disturb_others(xi, rows):
+    """The squares of the first two are not numbers of float32, nor are the last two themselves."""
+    spec = cell("beyond/mnist/linear/igr-i+relax", epochs=2)
+    calm, struck = (Ensemble(spec, images(), CPU, torch.float32, **SMALL) for _ in range(2))
+    calm.run_epoch()
+    struck.run_epoch()
+    with torch.no_grad():
+        bias = struck.vae.biases[struck.vae.depth - 1][1, 0].unflatten(-1, (2, *struck.vae.noise_shape))
+        bias[1, :, : None if rows == "all" else 1] = xi
+        assert struck.vae.encode(torch.zeros(4, 1, 12))[1][1].abs().max() == abs(xi)
+    expected, found = calm.run_epoch(), struck.run_epoch()
+    others = [0, 2, 3]
+    assert expected.isfinite().all()
+    assert torch.equal(found[others], expected[others])
+    for i in others:
+        for a, b in zip(row(calm.vae, i), row(struck.vae, i), strict=True):
+            assert torch.equal(a, b)
+    assert set(struck.failed) <= {1}
+    assert all(p.isfinite().all() for p in struck.vae.parameters())
 
 
 def test_too_few_images_are_refused():

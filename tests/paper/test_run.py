@@ -58,6 +58,9 @@ def test_every_cell_runs(cell, tmp_path):
         assert (record["spec"], record["protocol"], record["smoke"]) == (cell.id, "honest", True)
         assert record["status"] == "finished"
         assert record["synthetic"] == (cell.dataset == "omniglot")
+        learned = record.get("learned_temperature")
+        assert (learned is None) == (cell.estimator != "relax")
+        assert learned is None or 0 < learned["smallest"] <= learned["mean"] <= learned["largest"]
         assert np.isfinite([v for split in record["metrics"].values() for v in split.values()]).all()
         assert record["metrics"].keys() >= {"train", "validation"}
         assert ("test" in record["metrics"]) == bool(record["selected"])
@@ -289,6 +292,28 @@ def test_derived_specs_run_what_they_are_read_from_and_approximations_are_fitted
     assert result.stderr == ""
     found = {record["spec"] for file in out.rglob("*.jsonl") for record in records.read(file)}
     assert found == {"table1/mnist/linear/igr-i", "approximate/uniform/gs"}
+
+
+def test_derived_specs_are_there_with_these_seeds_only(tmp_path, monkeypatch, capsys):
+    from igr.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    source = ROOT / "results" / "ours" / "table1" / "mnist" / "nonlinear" / "igr-i" / "records.jsonl"
+    there = tmp_path / "results" / "ours" / "table1" / "mnist" / "nonlinear" / "igr-i" / "records.jsonl"
+    there.parent.mkdir(parents=True)
+    there.write_bytes(source.read_bytes())
+    said = {}
+    for more in ((), ("--seed", "1"), ("--fresh",)):
+        monkeypatch.setattr(sys, "argv", ["igr", "run", "relax/mnist/nonlinear/igr-i", "--dry-run", *more])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert not ended.value.code
+        said[more] = capsys.readouterr().out
+    assert "records that are there" in said[()]
+    assert "50 members" not in said[()]
+    for more in (("--seed", "1"), ("--fresh",)):
+        assert "records that are there" not in said[more]
+        assert "table1/mnist/nonlinear/igr-i\t" in said[more]
 
 
 def test_time_that_is_up_saves_and_ends_well(tmp_path):

@@ -72,7 +72,9 @@ def add(app: "typer.Typer") -> None:
         out = Path("runs", "smoke" if smoke else "records") if out is None else out
         if smoke:
             not_into_results(out)
-        cells, fits = _work(_without_retraining(specs, [out, RESULTS], protocol, smoke), protocol, smoke, seed)
+        cells, fits = _work(
+            specs if fresh else _not_there(specs, [out, RESULTS], protocol, smoke, seed), protocol, smoke, seed
+        )
         if dry_run:
             _describe(cells, fits)
             return
@@ -123,22 +125,20 @@ def _work(specs: "Sequence[Spec]", protocol: str, smoke: bool, seed: int) -> "tu
     return [cell.shortened() if smoke else cell for cell in cells], fits
 
 
-def _without_retraining(specs: "Sequence[Spec]", folders: Sequence[Path], protocol: str, smoke: bool) -> "list[Spec]":
+def _not_there(specs: "Sequence[Spec]", folders: Sequence[Path], protocol: str, smoke: bool, seed: int) -> "list[Spec]":
     """All but those that are read from other specs whose records are there, of which it says so."""
     from igr.paper.records import read
-    from igr.paper.specs import Derived
+    from igr.paper.specs import SPECS, Derived, Vae
+
+    def has_records(id: str) -> bool:
+        source = SPECS[id]
+        wanted = {(protocol, smoke, s) for s in source.replicate(seed).seeds} if isinstance(source, Vae) else set()
+        found = (record for folder in folders for record in read(folder / id / "records.jsonl"))
+        return any((record["protocol"], record["smoke"], record["seed"]) in wanted for record in found)
 
     left = []
     for spec in specs:
-        sources = spec.sources if isinstance(spec, Derived) else ()
-        there = [
-            any(
-                (record["protocol"], record["smoke"]) == (protocol, smoke)
-                for folder in folders
-                for record in read(folder / id / "records.jsonl")
-            )
-            for id in sources
-        ]
+        there = [has_records(id) for id in (spec.sources if isinstance(spec, Derived) else ())]
         if there and all(there):
             print(f"{spec.id} is read from records that are there: igr report shows it")
         else:

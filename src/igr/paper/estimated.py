@@ -57,14 +57,15 @@ def estimated_loss(vae: EnsembleVae, x: Tensor, tau: Tensor, noise: NoiseSource)
         noise: what the estimator draws from.
     """
     temperature = vae.temperature(tau) if vae.cell.estimator == "relax" else tau
-    q, log_p, fine = _posterior(vae, x, temperature)
+    sane = (temperature > 0) & temperature.isfinite()
+    q, log_p, fine = _posterior(vae, x, torch.where(sane, temperature, 1.0))
 
     def loss(z: Tensor) -> Tensor:
         return -vae.log_px(x, z)
 
     found = _estimate(vae, q, loss, tau, noise)
     kl = categorical_kl(log_p, torch.zeros_like(log_p)).sum(-1)
-    return torch.where(fine.all(-1), found.surrogate + kl, math.nan)
+    return torch.where((fine & sane.squeeze(-1)).all(-1), found.surrogate + kl, math.nan)
 
 
 def _posterior(vae: EnsembleVae, x: Tensor, temperature: Tensor) -> tuple[Posterior, Tensor, Tensor]:

@@ -317,8 +317,18 @@ class _Work:
                 for name, points in self.notes["curves"].items()
                 if points
             }
-            result.append(identity | self._row(i) | {"selected": selected, "curves": curves} | common)
+            result.append(
+                identity | self._row(i) | {"selected": selected, "curves": curves} | self._learned(i) | common
+            )
         return result
+
+    def _learned(self, i: int) -> Record:
+        """The temperatures that RELAX has learned, one for each variable."""
+        if self.cell.estimator != "relax":
+            return {}
+        learned = self.ensemble.vae.temperature(self.ensemble.tau)[i].detach()
+        found = {"mean": learned.mean(), "smallest": learned.min(), "largest": learned.max()}
+        return {"learned_temperature": {name: round(value.item(), 4) for name, value in found.items()}}
 
     def draw(self, folder: Path) -> None:
         """Pictures of what the chosen configurations make, by the first seed that did not fail."""

@@ -53,8 +53,8 @@ ESTIMATOR_MILLISECONDS = {  # more, by the estimator, with the discrete KL
     "reinmax": {"igr-i": 13.0, "gs": 0.4},
     "gapst": {"igr-i": 9.0, "gs": 0.2},
     "rao": {"igr-i": 18.0, "gs": 1.0},
-    "rloo": {"igr-i": 4.0, "gs": 0.2},
-    "relax": {"igr-i": 100.0, "gs": 2.0},  # the conditional path of IGR-I in every step
+    "rloo": {"igr-i": 6.0, "gs": 0.2},
+    "relax": {"igr-i": 100.0, "gs": 3.7},  # the conditional path of IGR-I in every step
     "uspg": {"igr-i": 8.8, "gs": 4.8},
 }
 FLOW_MILLISECONDS = 1.2  # more, where the prior has a flow to invert

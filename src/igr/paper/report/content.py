@@ -34,7 +34,8 @@ READING = (
     "Not reproduced: its fractional Omniglot targets; its estimates of the KL, a plug-in of 1,000 draws and a "
     "quadrature of h(y/σ); the learning rate 1e-4 of its script, here 3e-4; its priors, which are fitted anew.",
     "The published formula, log-mean-exp of log p(x|z) minus an analytic KL, is not a bound: it can exceed log p(x). "
-    "It is here to compare with the paper's tables alone: Δ is ours by it, with the larger S, minus the paper's.",
+    "It is here to compare with the paper's tables alone: in tables of log-likelihoods Δ is ours by it, with the "
+    "larger S, minus the paper's, and in tables of ELBOs that of the discrete ELBO.",
     "The bound is the importance-weighted one of Burda et al. on the recovered discrete model, with weights "
     "log p(x|z) + log p(z) − log q(z|x): on average it is not above log p(x). The discrete ELBO is a looser bound.",
     "AIS estimates log p(x) itself, for linear decoders on some images; beside it stands the bound on the same images. "

@@ -201,10 +201,10 @@ def _likelihood_columns(cells: Sequence[Cell], kind: str) -> list[Column]:
     subset = f"{' or '.join(map(str, subsets))} images" if subsets else "on a subset"
     return [
         *FIRST,
-        Column("paper", _paper, optional=kind == "beyond"),
+        Column("paper", _paper, optional=kind in ("relax", "beyond")),
         Column(f"published formula, S\u00a0=\u00a0{small}|not a bound", _published(0, _metric)),
         Column(f"published formula, S\u00a0=\u00a0{large}|not a bound", _published(1, _metric)),
-        Column("Δ|to the paper", _published(1, _difference), optional=kind == "beyond"),
+        Column("Δ|to the paper", _published(1, _difference), optional=kind in ("relax", "beyond")),
         Column(f"bound|m = {large}", _metric("test", "log_likelihood")),
         Column("discrete ELBO|test", _metric("test", "elbo_discrete")),
         Column(f"AIS|{subset}", _metric("test", "log_likelihood_ais"), optional=True),
