@@ -39,6 +39,7 @@ def test_help_needs_no_torch_and_lists_everything():
         *(f"--{name}" for name in (*options, *more)),
         *ESTIMATORS,
         "module:function",
+        "milliseconds",
         "runs/lab",
     ):
         assert words in result.stdout
@@ -131,6 +132,10 @@ def test_an_interruption_keeps_what_is_measured(tmp_path):
         (["--temperature", "0"], "0.0 is not a positive number"),
         (["--temperature", "inf"], "inf is not a positive number"),
         (["--draws", "1"], "--draws"),
+        (["--draws", "10"], "10 draws are less than two for each of 10 repetitions: ask for at least 20"),
+        (["--problem", "tanh,num_categories=1"], "num_categories must be an integer of at least 2, got 1"),
+        (["--problem", "rebar,num_variables=0"], "num_variables must be an integer of at least 1, got 0"),
+        (["--problem", "tanh,num_variables=0"], "num_variables must be an integer of at least 1, got 0"),
         (["--repetitions", "1"], "--repetitions"),
         (["--samples", "0"], "--samples"),
         (["--dtype", "float16"], "--dtype"),
@@ -167,10 +172,10 @@ def test_parquet_without_pyarrow(tmp_path, monkeypatch):
         (
             ["--problem", "rebar,target=0.5,num_variables=1"],
             "",
-            "igr: ST relaxed on rebar,target=0.5,num_variables=1, gs",
+            "igr: rebar,target=0.5,num_variables=1, gs: the exact gradient is zero up to rounding, |g| = ",
         ),
         (["--problem", "rebar"], "no record", "igr: line 1 of records.jsonl is not a record"),
-        (["--problem", "rebar", "--draws", "4", "--repetitions", "3"], "", "igr: ST relaxed on rebar, gs at τ"),
+        (["--problem", "rebar", "--repetitions", "6000"], "", "igr: ST relaxed on rebar, gs at τ"),
     ],
     ids=["states", "no gradient", "records", "draws"],
 )
@@ -182,6 +187,39 @@ def test_what_goes_wrong_is_one_line(args, content, line, tmp_path, monkeypatch)
     assert result.stderr.startswith(line)
     assert len(result.stderr.splitlines()) == 1
     assert (tmp_path / "records.jsonl").read_text() == content
+
+
+BROKEN = {
+    "syntax": ("def f(z:", "the module cannot be imported: SyntaxError: "),
+    "name": ("frobnicate", "the module cannot be imported: NameError: name 'frobnicate' is not defined"),
+    "key": ("def f(z):\n    return {}['weight']", "failed on torch.float32 samples of shape"),
+    "assertion": ("def f(z):\n    assert False, 'two\\nlines'", "(S, *, N, K): AssertionError: two lines"),
+    "factory": ("def f():\n    return {}['weight']", "cannot be made with its defaults: KeyError: 'weight'"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_own_code_that_is_broken_is_one_line(kind, tmp_path, monkeypatch):
+    content, advice = BROKEN[kind]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / f"broken_{kind}.py").write_text(content)
+    result = invoke("lab", *FEW[4:], "--problem", f"broken_{kind}:f", "--out", "out")
+    assert result.exit_code == 2, result.output
+    assert advice in " ".join(result.stderr.replace("│", " ").split())
+    assert isinstance(result.exception, SystemExit)
+
+
+def test_own_function_that_fails_on_several_samples_is_one_line(tmp_path, monkeypatch):
+    """It is tried with one sample of each before."""
+    monkeypatch.chdir(tmp_path)
+    content = "def {}(z):\n    return z[..., 0].sum(-1){} if len(z) == 1 else {}\n"
+    program = content.format("f", "", "{}[len(z)]") + content.format("g", "", "z.sum()")
+    (tmp_path / "single.py").write_text(program)
+    for name, words in (("f", "single:f failed on torch.float32 samples"), ("g", "RLOO on single:g, gs: ")):
+        result = invoke("lab", "--estimator", "rloo", "--parameterization", "gs", "--problem", f"single:{name}")
+        assert result.exit_code == 1, result.output
+        assert result.stderr.startswith(f"igr: {words}")
+        assert len(result.stderr.splitlines()) == 1
 
 
 def test_a_missing_package_is_named(tmp_path):

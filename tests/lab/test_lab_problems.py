@@ -1,6 +1,7 @@
 """Problems and their exact gradients, computed a second time in another way."""
 
 import itertools
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -72,6 +73,8 @@ def test_exact_gradient_of_logits(name):
     found = exact(problem, at.log_probs)
     logits = problem.logits.numpy()
     assert found.value == pytest.approx(expectation(problem, special.softmax(logits, -1)), rel=1e-12)
+    positive = replace(problem, function=lambda z: problem.function(z).abs())
+    assert found.magnitude == pytest.approx(expectation(positive, special.softmax(logits, -1)), rel=1e-12)
     expected = differences(lambda x: expectation(problem, special.softmax(x, -1)), logits)
     np.testing.assert_allclose(at.chain(found.moments).numpy(), expected.ravel(), rtol=1e-6, atol=1e-9)
 
@@ -271,6 +274,28 @@ def rounded(z):
 
 number = 3
 
+class Net(torch.nn.Module):
+    num_variables = 2
+
+    def __init__(self, *, bias=True):
+        super().__init__()
+        self.inner = torch.nn.Linear(20, 1, bias=bias)
+
+    def forward(self, z):
+        return self.inner(z.flatten(-2)).squeeze(-1)
+
+net = Net().double()
+
+def double_net():
+    return net
+
+class Needy:
+    def __init__(self, size):
+        self.size = size
+
+def wrapped(*args, **kwargs):
+    return sized(*args, **kwargs)
+
 def none():
     return None
 """
@@ -295,6 +320,10 @@ def own(tmp_path, monkeypatch):
         ("made", (2, 2)),
         ("made,power=3", (2, 2)),
         ("returned", (2, 4)),
+        ("net", (2, 10)),
+        ("double_net", (2, 10)),
+        ("wrapped", (3, 10)),
+        ("sized.__call__", (3, 10)),
     ],
 )
 def test_own_problems(path, shape, own):
@@ -302,8 +331,21 @@ def test_own_problems(path, shape, own):
     assert problem.name == f"{own}:{path}"
     assert problem.logits.shape == shape
     assert problem.logits.dtype == torch.float64 or path.startswith("made")
-    assert problem.function(torch.rand(2, *shape)).shape == (2,)
+    assert problem.function(torch.rand(2, *shape, dtype=torch.float64)).shape == (2,)
     assert exact(problem, problem.logits.log_softmax(-1)).moments.shape == shape
+
+
+def test_a_class_makes_a_function(own):
+    for settings, bias in (("", True), (",bias=False", False)):
+        problem = find(f"{own}:Net{settings}")
+        assert (problem.function.inner.bias is not None) is bias
+        assert exact(problem, problem.logits.log_softmax(-1), torch.float32).moments.shape == (2, 10)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 1), (3,)], ids=str)
+def test_sizes_are_checked(shape):
+    with pytest.raises(ProblemError, match=r"num_variables must be|num_categories must be|logits must be"):
+        Problem("mine", lambda z: z.sum((-1, -2)), torch.zeros(shape))
 
 
 def test_what_has_no_gradient(own):
@@ -319,12 +361,16 @@ def test_what_has_no_gradient(own):
         ("tanh,width=3", r"tanh cannot be made with \{'width': 3\}: .*width"),
         ("tanh,num_variables", r"must read NAME,SETTING=VALUE,\.\.\., but 'num_variables' has no value"),
         ("tanh,num_variables=two", "cannot be made with"),
-        ("no_such_module:f", "the module cannot be imported: No module named 'no_such_module'"),
+        ("no_such_module:f", "the module cannot be imported: ModuleNotFoundError: No module named 'no_such_module'"),
         ("own_problems:g", "own_problems:g: there is no 'g' in own_problems"),
         ("own_problems:number", "must be, or return, a function of samples or a Problem, got"),
         ("own_problems:none", "must be, or return, a function of samples or a Problem, got"),
         ("own_problems:contradictory", "num_variables is 3, but logits have 1"),
         ("own_problems:f,power=2", "has no setting power"),
+        ("own_problems:f,num_variables=two", "num_variables must be an integer of at least 1, got 'two'"),
+        ("own_problems:f,num_categories=1", "num_categories must be an integer of at least 2, got 1"),
+        ("own_problems:f,seed=one", "cannot be made with .*'seed': 'one'"),
+        ("own_problems:Needy", "own_problems:Needy cannot be made with its defaults: TypeError: .*size"),
         ("own_problems:made,degree=2", r"cannot be made with \{'degree': 2\}"),
     ],
 )

@@ -18,7 +18,7 @@ from igr.lab import run as module
 from igr.lab.figure import draw
 from igr.lab.find import find
 from igr.lab.measure import MeasureError
-from igr.lab.problems import Problem
+from igr.lab.problems import Problem, ProblemError
 from igr.lab.registry import ESTIMATORS, METHODS
 from igr.lab.run import Settings, laboratory, rows
 from igr.lab.table import biased, flat, groups, legend, markdown, parts, table, write_parquet
@@ -95,7 +95,7 @@ def found(tmp_path_factory):
     made = rows(problems, ["gs", "igr-i"], list(ESTIMATORS), [0.3, 1.0])
     made = [r for r in made if r.problem is problems[0] or r.method == "gs" or not r.entry.costly]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "BATCH", 20)
+        patch.setattr(module, "SMOKE_BATCH", 20)
         return work(path, made, Settings(draws=200, repetitions=10, control_steps=10, smoke=True))[0]
 
 
@@ -186,8 +186,45 @@ def test_slow_estimators_have_fewer_draws_unless_asked(tmp_path, monkeypatch):
         assert [record["settings"]["draws"] for record in found] == expected
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("function", "dtype"),
+    [
+        (lambda z: 0 * z.sum((-1, -2)), "float32"),
+        (lambda z: 5 * z.sum((-1, -2)), "float64"),
+        (lambda z: (z - 0.3).square().sum((-1, -2)), "float32"),  # of ten categories, each state rounds differently
+    ],
+    ids=["zero", "constant", "rounding"],
+)
+def test_a_gradient_that_is_rounding_is_refused(function, dtype, method, tmp_path):
+    logits = torch.linspace(-1, 1, 10).expand(2, 10).double()
+    made = rows([Problem("flat", function, logits)], [method], ["rloo"], [])
+    with pytest.raises(ProblemError, match=rf"flat, {method}: the exact gradient is zero up to rounding.*; choose"):
+        work(tmp_path / "records.jsonl", made, replace(TINY, dtype=dtype))
+    assert not (tmp_path / "records.jsonl").exists()
+
+
+def test_a_small_gradient_is_measured(tmp_path):
+    problem = Problem("small", lambda z: 1 + 1e-9 * z[..., 0].sum(-1), torch.zeros(1, 3))
+    settings = replace(TINY, draws=1_000, dtype="float64")
+    (record,), _ = work(tmp_path / "records.jsonl", rows([problem], ["gs"], ["rloo"], []), settings)
+    assert record["metrics"]["z"] < 5
+
+
+def test_smoke_times_little(tmp_path, monkeypatch):
+    sizes = []
+    real = module._Setup._leaves
+    monkeypatch.setattr(module, "BATCH", 50)
+    monkeypatch.setattr(module._Setup, "_leaves", lambda self, size: sizes.append(size) or real(self, size))
+    for settings, batch, count in ((TINY, 2, 4), (replace(TINY, smoke=False), 50, 8)):
+        sizes.clear()
+        (record,), _ = work(tmp_path / "records.jsonl", few(["rloo"]), settings)
+        assert record["timed_batch"] == batch
+        assert sizes[4:] == [batch] * count  # after the four repetitions
+
+
 def test_estimates_that_are_not_finite_are_named(tmp_path):
-    problem = Problem("cliff", lambda z: torch.where(z > 0.5, z, z.sqrt()).sum((-1, -2)), torch.zeros(1, 3))
+    problem = Problem("cliff", lambda z: torch.where(z > 0.5, z, z.sqrt())[..., :2].sum((-1, -2)), torch.zeros(1, 3))
     made = rows([problem], ["gs"], ["straight_through"], [])
     with pytest.raises(MeasureError, match="ST on cliff, gs: 10 of 10 estimates are not finite"):
         work(tmp_path / "records.jsonl", made)

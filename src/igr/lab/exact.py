@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from igr._checks import describe
-from igr.lab.problems import Problem, ProblemError
+from igr.lab.problems import Problem, ProblemError, in_words
 
-__all__ = ["LIMIT", "Exact", "differentiable", "exact"]
+__all__ = ["LIMIT", "Exact", "differentiable", "evaluate", "exact"]
 
 LIMIT = 2_000_000
 """How many states there may be."""
@@ -27,6 +27,8 @@ class Exact(NamedTuple):
     """E[f]."""
     moments: Tensor
     """E[f 1(D_n = k)], shape ``(N, K)``: the derivative of E[f] with respect to log-probabilities."""
+    magnitude: float
+    """E[|f|], which rounding errors are in proportion to."""
 
 
 def exact(problem: Problem, log_probs: Tensor, dtype: torch.dtype = torch.float64) -> Exact:
@@ -48,15 +50,30 @@ def exact(problem: Problem, log_probs: Tensor, dtype: torch.dtype = torch.float6
             f"{problem.name} has {K}^{N} states, and the exact gradient is a sum over all of them; at most {LIMIT:,} "
             "can be gone through: use fewer variables or categories"
         )
-    log_p, total = log_probs.double(), torch.zeros((), dtype=torch.float64, device=log_probs.device)
-    moments = torch.zeros_like(log_p)
+    log_p = log_probs.double()
+    moments, total, magnitude = torch.zeros_like(log_p), log_p.new_zeros(()), log_p.new_zeros(())
     with torch.no_grad():
         for index in _states(N, K, log_probs.device):
             one_hot = F.one_hot(index, K)  # (B, N, K)
             weighted = _call(problem, one_hot.to(dtype)) * (one_hot * log_p).sum((-1, -2)).exp()
             total += weighted.sum()
+            magnitude += weighted.abs().sum()
             moments += torch.einsum("b,bnk->nk", weighted, one_hot.double())
-    return Exact(total.item(), moments)
+    return Exact(total.item(), moments, magnitude.item())
+
+
+def evaluate(problem: Problem, z: Tensor) -> Tensor:
+    """f of samples ``(S, *, N, K)``, as it is.
+
+    Raises:
+        ProblemError: it raised something.
+    """
+    try:
+        return problem.function(z)
+    except Exception as error:  # whatever somebody's own function raises
+        raise ProblemError(
+            f"{problem.name} failed on {z.dtype} samples of shape {tuple(z.shape)}, (S, *, N, K): {in_words(error)}"
+        ) from error
 
 
 def differentiable(problem: Problem, device: torch.device, dtype: torch.dtype) -> bool:
@@ -80,13 +97,7 @@ def _states(N: int, K: int, device: torch.device) -> Iterator[Tensor]:
 
 def _call(problem: Problem, one_hot: Tensor) -> Tensor:
     """f of each state in float64, checked."""
-    try:
-        values = problem.function(one_hot.unsqueeze(0))
-    except (IndexError, RuntimeError, TypeError, ValueError) as error:
-        raise ProblemError(
-            f"{problem.name} failed on {one_hot.dtype} samples of shape {tuple(one_hot.unsqueeze(0).shape)}, "
-            f"(S, *, N, K): {error}"
-        ) from error
+    values = evaluate(problem, one_hot.unsqueeze(0))
     expected = (1, len(one_hot))
     if not isinstance(values, Tensor) or values.shape != expected:
         raise ProblemError(

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from igr._checks import describe
 from igr.lab import problems
-from igr.lab.problems import Problem, ProblemError
+from igr.lab.problems import Problem, ProblemError, in_words
 from igr.lab.registry import PROBLEMS
 
 __all__ = ["find"]
@@ -29,10 +29,10 @@ def find(text: str) -> Problem:
     r"""The problem that a line of text names, with settings of its own behind commas, ``tanh,num_variables=2``.
 
     One's own problem is ``module:function``, in the current folder or wherever Python finds modules. The function is f
-    itself, which maps samples ``(S, *, N, K)``, one-hot or relaxed, to one number each, ``(S, *)``. It may have the
-    attributes ``num_categories``, ``num_variables`` and ``logits``, of shape ``(N, K)``; by default K is 10, N is 3,
-    and logits are random. A function without arguments, or with nothing but keywords, which settings are given to, has
-    to return such a function, or a :class:`Problem`.
+    itself, which maps samples ``(S, *, N, K)``, one-hot or relaxed, to one number each, ``(S, *)``. An ``nn.Module`` is
+    such a function too. It may have the attributes ``num_categories``, ``num_variables`` and ``logits``, of shape
+    ``(N, K)``; by default K is 10, N is 3, and logits are random. A class, or a function without arguments or with
+    nothing but keywords, which settings are given to, has to return such a function, or a :class:`Problem`.
 
     Raises:
         ProblemError: nothing has that name, or it is not a problem.
@@ -67,8 +67,8 @@ def _own(name: str, settings: dict[str, Any]) -> Problem:
     with _current_folder():
         try:
             found: Any = importlib.import_module(module)
-        except ImportError as error:
-            raise ProblemError(f"{name}: the module cannot be imported: {error}") from error
+        except Exception as error:  # whatever the module does when it is run
+            raise ProblemError(f"{name}: the module cannot be imported: {in_words(error)}") from error
         for part in path.split("."):
             if not hasattr(found, part):
                 raise ProblemError(f"{name}: there is no {part!r} in {module}")
@@ -83,18 +83,24 @@ def _own(name: str, settings: dict[str, Any]) -> Problem:
 
 
 def _is_factory(function: Callable[..., Any]) -> bool:
-    """Whether it can be called without arguments."""
+    """Whether it makes a function: a class, or what has no place for samples that must or may be filled."""
+    if inspect.isclass(function) or isinstance(function, torch.nn.Module):
+        return inspect.isclass(function)
+    try:
+        arguments = inspect.signature(function).parameters.values()
+    except ValueError:  # some that are written in C have none
+        return False
     return all(
-        p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.KEYWORD_ONLY)
-        for p in inspect.signature(function).parameters.values()
+        p.kind in (p.VAR_KEYWORD, p.KEYWORD_ONLY) or (p.default is not p.empty and p.kind != p.VAR_POSITIONAL)
+        for p in arguments
     )
 
 
 def _call(name: str, function: Callable[..., Any], settings: dict[str, Any]) -> Any:
     try:
         return function(**settings)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ProblemError(f"{name} cannot be made with {settings or 'its defaults'}: {error}") from error
+    except Exception as error:  # whatever somebody's own function raises
+        raise ProblemError(f"{name} cannot be made with {settings or 'its defaults'}: {in_words(error)}") from error
 
 
 def _from_function(name: str, function: Callable[[Tensor], Tensor], settings: dict[str, Any]) -> Problem:
@@ -104,9 +110,7 @@ def _from_function(name: str, function: Callable[[Tensor], Tensor], settings: di
     logits = getattr(function, "logits", None)
     if logits is None:
         size = DEFAULTS | {key: getattr(function, key) for key in DEFAULTS if hasattr(function, key)} | settings
-        generator = torch.Generator().manual_seed(size.get("seed", 0))
-        shape = size["num_variables"], size["num_categories"]
-        logits = torch.randn(shape, generator=generator, dtype=torch.float64)
+        logits = _call(name, problems.random_logits, size)
     if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[1] < 2:
         raise ProblemError(f"{name}: logits must be a tensor of shape (N, K) with K >= 2, got {describe(logits)}")
     wrong = [

@@ -11,13 +11,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["Problem", "ProblemError", "rebar", "polynomial", "tanh", "vae"]
+from igr._checks import describe
+
+__all__ = ["Problem", "ProblemError", "in_words", "random_logits", "rebar", "polynomial", "tanh", "vae"]
 
 Function = Callable[[Tensor], Tensor]
 
 
 class ProblemError(ValueError):
     """A problem that is not there or cannot be worked with, and what to do about it."""
+
+
+def in_words(error: Exception) -> str:
+    """What somebody's own code has raised, in one line."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, ProblemError) else f"{type(error).__name__}: {text}"
 
 
 @dataclass(frozen=True)
@@ -29,12 +37,22 @@ class Problem:
         function: f, from samples ``(S, *, N, K)``, on the simplex, to ``(S, *)``.
         logits: of the variables' probabilities, ``(N, K)``.
         settings: numbers that say which of its kind it is.
+
+    Raises:
+        ProblemError: there is no variable, or less than two categories.
     """
 
     name: str
     function: Function
     logits: Tensor
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.logits, Tensor) or self.logits.dim() != 2:
+            raise ProblemError(
+                f"{self.name}: logits must be a tensor of shape (N, K) with K >= 2, got {describe(self.logits)}"
+            )
+        _check_sizes(self.num_variables, self.num_categories)
 
     @property
     def num_variables(self) -> int:
@@ -47,10 +65,22 @@ class Problem:
         return self.logits.shape[1]
 
 
+def _check_sizes(num_variables: int, num_categories: int) -> None:
+    for name, value, least in (("num_variables", num_variables, 1), ("num_categories", num_categories, 2)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ProblemError(f"{name} must be an integer of at least {least}, got {value!r}")
+
+
 def _noise(seed: int) -> Callable[..., Tensor]:
     """Standard normal numbers that depend on the seed alone."""
     generator = torch.Generator().manual_seed(seed)
     return lambda *shape: torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def random_logits(*, num_variables: int, num_categories: int, seed: int = 0) -> Tensor:
+    """Those of a problem that has none of its own, ``(N, K)``."""
+    _check_sizes(num_variables, num_categories)
+    return _noise(seed)(num_variables, num_categories)
 
 
 def rebar(*, target: float = 0.49, num_categories: int = 2, num_variables: int = 3) -> Problem:
@@ -62,6 +92,7 @@ def rebar(*, target: float = 0.49, num_categories: int = 2, num_variables: int =
     References:
         Tucker et al. (2017), "REBAR: low-variance, unbiased gradient estimates for discrete latent variable models".
     """
+    _check_sizes(num_variables, num_categories)
     numbers = torch.linspace(1.0, 0.0, num_categories, dtype=torch.float64)
 
     def f(z: Tensor) -> Tensor:
@@ -73,6 +104,7 @@ def rebar(*, target: float = 0.49, num_categories: int = 2, num_variables: int =
 
 def polynomial(*, degree: int = 3, num_categories: int = 10, num_variables: int = 3, seed: int = 0) -> Problem:
     r"""A polynomial of all variables, :math:`\sum_{d=1}^{D} (w_d \cdot z)^d`, with random :math:`w_d`."""
+    _check_sizes(num_variables, num_categories)
     noise = _noise(seed)
     logits = noise(num_variables, num_categories)
     weights = noise(num_variables, num_categories, degree) / math.sqrt(num_variables)
@@ -89,6 +121,7 @@ def tanh(
     *, hidden: int = 32, gain: float = 2.0, num_categories: int = 10, num_variables: int = 3, seed: int = 0
 ) -> Problem:
     r"""A random network of all variables, :math:`v \cdot \tanh(W z + b)`."""
+    _check_sizes(num_variables, num_categories)
     noise = _noise(seed)
     logits = noise(num_variables, num_categories)
     weight = noise(num_variables * num_categories, hidden) * gain / math.sqrt(num_variables)
@@ -107,6 +140,7 @@ def vae(
 
     The decoder is a random network with one hidden layer, and the image a sample of it.
     """
+    _check_sizes(num_variables, num_categories)
     noise = _noise(seed)
     logits = noise(num_variables, num_categories)
     first = noise(num_variables * num_categories, hidden) / math.sqrt(num_variables)

@@ -20,10 +20,10 @@ from igr import __version__, estimators
 from igr.lab import cost
 from igr.lab.control import BATCH as CONTROL_BATCH
 from igr.lab.control import HIDDEN, LEARNING_RATE, train_control
-from igr.lab.exact import Exact, differentiable, exact
+from igr.lab.exact import Exact, differentiable, evaluate, exact
 from igr.lab.measure import MeasureError, measure
 from igr.lab.parameters import Parameters, parameters
-from igr.lab.problems import Problem
+from igr.lab.problems import Problem, ProblemError
 from igr.lab.registry import ESTIMATORS, Entry
 from igr.paper import records
 from igr.paper.records import Record
@@ -31,8 +31,10 @@ from igr.paper.threads import one_thread
 
 __all__ = ["Settings", "Row", "laboratory", "rows"]
 
-BATCH = 100  # examples of what is timed
+BATCH, TIMINGS = 100, 5  # examples of what is timed, and how often
+SMOKE_BATCH, SMOKE_TIMINGS = 2, 1
 DRAWS, COSTLY = 10_000, 4
+FLAT = 1e-12  # a gradient that is not larger, in units of E|f|, is a rounding error
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def laboratory(
 
     Raises:
         MeasureError: estimates that cannot be measured.
-        ProblemError: a problem that cannot be gone through.
+        ProblemError: a problem that cannot be gone through, or whose gradient is zero.
         RecordError: the file is there but does not hold records.
     """
     device, setup = torch.device(device), None
@@ -158,12 +160,23 @@ class _Setup:
         self.parameters: Parameters = parameters(problem, method, device)
         self.exact: Exact = exact(problem, self.parameters.log_probs, self.dtype)
         self.gradient = self.parameters.chain(self.exact.moments)
+        self._check_gradient()
         self.smooth = differentiable(problem, device, self.dtype)
+
+    def _check_gradient(self) -> None:
+        """Refuses a gradient that is nothing but rounding, of sums in float64 or of f in its dtype."""
+        norm, magnitude = self.gradient.norm().item(), self.exact.magnitude
+        if norm <= max(FLAT, 8 * torch.finfo(self.dtype).eps) * magnitude:
+            raise ProblemError(
+                f"{self.problem.name}, {self.parameters.method}: the exact gradient is zero up to rounding, |g| = "
+                f"{norm:.2g} with E|f| = {magnitude:.2g}, so nothing can be relative to it; choose other logits, or an "
+                "f that differs between its states by more than its rounding error, which is less in float64"
+            )
 
     def function(self, z: Tensor) -> Tensor:
         """f, counting how many samples it is given."""
         self.calls["f"] += z.shape[:-2].numel()
-        return self.problem.function(z)
+        return evaluate(self.problem, z)
 
     def identity(self, row: Row) -> Record:
         """The part of a record that says what is measured; the exact value and norm tell a changed problem apart."""
@@ -197,33 +210,21 @@ class _Setup:
 
     def record(self, row: Row, identity: Record) -> Record:
         """The measurement, with what it took."""
-        start, given = time.perf_counter(), identity["settings"]
-        threads, on_gpu = torch.get_num_threads(), self.device.type == "cuda"
-        name = f"{row.spec}/{row.tau}/{self.settings.seed}"
-        seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:6], "big")
+        start, threads = time.perf_counter(), torch.get_num_threads()
         with one_thread():
-            keywords = self._keywords(row, seed)
-            estimate = self._estimator(row, given["samples"], keywords)
             try:
-                metrics = measure(
-                    estimate,
-                    self.gradient,
-                    given["draws"],
-                    repetitions=given["repetitions"],
-                    seed=seed,
-                    chunk=max(1, (100_000 if on_gpu else 2_000) // given["samples"]),  # what a cache holds
-                    workers=1 if on_gpu else threads,
-                )
-            except MeasureError as error:
+                metrics = self._metrics(row, identity["settings"], threads)
+            except ProblemError:
+                raise
+            except ValueError as error:  # of the measurement, or of an estimator that refuses what f returns
                 at = "" if row.tau is None else f" at τ = {row.tau:g}"
                 raise MeasureError(f"{row.entry.label} on {row.problem.name}, {row.method}{at}: {error}") from error
-            metrics |= self._cost(row, given["samples"], keywords)
         commit, dirty = records.source()
         return identity | {
             "metrics": {key: _digits(value) for key, value in metrics.items()},
             "label": row.entry.label,
             "unbiased": row.entry.unbiased,
-            "timed_batch": BATCH,
+            "timed_batch": self._timed()[0],
             "commit": commit,
             "dirty": dirty,
             "tree": records.tree(),
@@ -235,6 +236,22 @@ class _Setup:
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": round(time.perf_counter() - start, 3),
         }
+
+    def _metrics(self, row: Row, given: Record, threads: int) -> dict[str, float]:
+        """How far off estimates are, and what one costs."""
+        name, on_gpu = f"{row.spec}/{row.tau}/{self.settings.seed}", self.device.type == "cuda"
+        seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:6], "big")
+        keywords = self._keywords(row, seed)
+        metrics = measure(
+            self._estimator(row, given["samples"], keywords),
+            self.gradient,
+            given["draws"],
+            repetitions=given["repetitions"],
+            seed=seed,
+            chunk=max(1, (100_000 if on_gpu else 2_000) // given["samples"]),  # what a cache holds
+            workers=1 if on_gpu else threads,
+        )
+        return metrics | self._cost(row, given["samples"], keywords)
 
     def _leaves(self, size: int) -> dict[str, Tensor]:
         """A row of parameters for each of so many examples."""
@@ -279,13 +296,17 @@ class _Setup:
 
     def _cost(self, row: Row, samples: int, keywords: dict[str, Any]) -> dict[str, float]:
         """Of one example of a batch, on one thread, with probabilities that are computed anew for each."""
-        estimate = self._estimator(row, samples, keywords, linear=False)
+        estimate, (size, timings) = self._estimator(row, samples, keywords, linear=False), self._timed()
         self.calls.clear()
-        estimate(BATCH, None)
-        evaluations = self.calls.total() / BATCH
-        seconds = cost.seconds(lambda: estimate(BATCH, None), self.device)
-        memory = cost.peak_memory(lambda: estimate(BATCH, None), self.device)
-        return {"evaluations": evaluations, "microseconds": 1e6 * seconds / BATCH, "kilobytes": memory / 1e3 / BATCH}
+        estimate(size, None)
+        evaluations = self.calls.total() / size
+        seconds = cost.seconds(lambda: estimate(size, None), self.device, timings)
+        memory = cost.peak_memory(lambda: estimate(size, None), self.device)
+        return {"evaluations": evaluations, "microseconds": 1e6 * seconds / size, "kilobytes": memory / 1e3 / size}
+
+    def _timed(self) -> tuple[int, int]:
+        """How many examples, how often."""
+        return (SMOKE_BATCH, SMOKE_TIMINGS) if self.settings.smoke else (BATCH, TIMINGS)
 
 
 def _digits(value: float) -> float:
