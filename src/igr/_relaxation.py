@@ -27,7 +27,25 @@ class MonteCarlo(NamedTuple):
     """Its standard error, without gradient."""
 
 
-class EstimatedOneHotCategorical(OneHotCategorical):
+class RecoveredOneHotCategorical(OneHotCategorical):
+    r"""A categorical whose log-probability is linear in the point: :math:`\sum_k z_k \log p_k`.
+
+    On vertices that is what torch's has. Between them, where torch's looks at the argmax, it passes gradients on, so
+    that a log q(z) inside a function has its part in estimators that differentiate the function, or relax it.
+
+    Example:
+        >>> d = RecoveredOneHotCategorical(probs=torch.tensor([0.5, 0.25, 0.25]), validate_args=False)
+        >>> d.log_prob(torch.tensor([0.5, 0.5, 0.0])).exp()
+        tensor(0.3536)
+    """
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Shape ``sample_shape + batch_shape``."""
+        log_p = self.logits.clamp(min=torch.finfo(self.logits.dtype).min / 4)  # finite, so that zero times it is zero
+        return (value * log_p).sum(-1)
+
+
+class EstimatedOneHotCategorical(RecoveredOneHotCategorical):
     """A categorical whose probabilities were estimated by sampling, and how well.
 
     Attributes:
@@ -173,7 +191,8 @@ class Relaxation(Distribution, ABC):
 
         Deterministic and differentiable for IGR-I, IGR-SB and the Gumbel-Softmax. Where nothing but samples is known,
         with another flow or another base, ``num_samples`` of them are drawn, and the result, an
-        :class:`EstimatedOneHotCategorical`, has their standard errors and no gradient.
+        :class:`EstimatedOneHotCategorical`, has their standard errors and no gradient. The log-probability of both is
+        linear in the point that it is asked at (:class:`RecoveredOneHotCategorical`).
 
         Arguments:
             num_samples: samples to draw where there is no other way; not looked at elsewhere.
@@ -184,7 +203,8 @@ class Relaxation(Distribution, ABC):
         """
         log_p = self._recovered_log_probs()
         if log_p is not None:  # what is impossible has a logit that is finite, and with it gradients of divergences
-            return OneHotCategorical(logits=log_p.clamp(min=torch.finfo(log_p.dtype).min / 4), validate_args=False)
+            log_p = log_p.clamp(min=torch.finfo(log_p.dtype).min / 4)
+            return RecoveredOneHotCategorical(logits=log_p, validate_args=False)
         if num_samples is None:
             raise NotImplementedError(
                 f"the discrete distribution behind {self} is known through samples only: use "

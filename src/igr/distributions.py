@@ -20,7 +20,14 @@ from igr import _bases, functional
 from igr._checks import broadcast, check_finite, check_range, check_row_scalar, validation
 from igr._gumbel import BinaryConcrete, GumbelSoftmax
 from igr._maps import maps_onto_simplex, parts_of
-from igr._relaxation import EstimatedOneHotCategorical, MonteCarlo, Relaxation, Shape, monte_carlo_recovered
+from igr._relaxation import (
+    EstimatedOneHotCategorical,
+    MonteCarlo,
+    RecoveredOneHotCategorical,
+    Relaxation,
+    Shape,
+    monte_carlo_recovered,
+)
 from igr.conditional import conditional_path
 from igr.recovery import recovered_log_probs, recovered_log_probs_stick_breaking
 from igr.transforms import SimplexTransform, SoftmaxPlusPlus, StickBreaking, VertexInterpolation, call_and_ladj
@@ -33,6 +40,7 @@ __all__ = [
     "Relaxation",
     "monte_carlo_recovered",
     "MonteCarlo",
+    "RecoveredOneHotCategorical",
     "EstimatedOneHotCategorical",
 ]
 

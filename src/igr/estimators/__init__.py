@@ -7,9 +7,10 @@ and example, ``(S, *)``; of zeros and ones it is given ``(S, *, N)``, by :func:`
 :func:`uspg` no more than there are states. It may depend on parameters of its own, and on those of q.
 ``surrogate.sum().backward()`` adds each example's estimate to the gradients of all of them.
 
-Estimators that differentiate f at the sample need an f that passes a gradient on. ``log_prob`` of torch's
-``OneHotCategorical`` does not, since it looks at the argmax: where f has a log q(D) in it, as an evidence bound does,
-write it as ``(z * log_probs).sum((-1, -2))``, or leave it out and add the divergence in closed form.
+Estimators that differentiate f at the sample, or relax it, need an f that passes a gradient on. ``log_prob`` of torch's
+``OneHotCategorical`` does not, since it looks at the argmax. Where f has a log q(D) in it, as an evidence bound does,
+``q.recovered().log_prob(z).sum(-1)`` of a relaxation does, and ``(z * log_probs).sum((-1, -2))``; or leave it out and
+add the divergence in closed form.
 """
 
 from igr.estimators._core import Estimate
