@@ -13,7 +13,6 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
 
 from igr import estimators
 from igr.conditional import conditional_path
@@ -36,12 +35,13 @@ Loss = Callable[[Tensor], Tensor]
 class _TrainedGaussian(InvertibleGaussian):
     """IGR-I with as many nodes as training needs; its probabilities are computed once."""
 
-    _known: tuple[Distribution, Tensor] | None = None
+    def __init__(self, loc: Tensor, scale: Tensor, temperature: Tensor) -> None:
+        super().__init__(loc, scale, temperature, validate_args=False)
+        self._known = self.base, recovered_log_probs(loc, scale, num_nodes=NODES)
 
     def _recovered_log_probs(self) -> Tensor:
-        if self._known is None or self._known[0] is not self.base:
-            self._known = self.base, recovered_log_probs(self.loc, self.scale, num_nodes=NODES)
-        return self._known[1]
+        base, log_p = self._known  # a copy at other parameters has another base
+        return log_p if base is self.base else recovered_log_probs(self.loc, self.scale, num_nodes=NODES)
 
     def _conditional_path(self, scores: Tensor) -> Tensor:
         return conditional_path(self.loc, self.scale, scores, num_nodes=PATH_NODES)
@@ -82,7 +82,7 @@ def _posterior(vae: EnsembleVae, x: Tensor, temperature: Tensor) -> tuple[Poster
     sigma = xi.exp()
     fine = (mu.isfinite() & (sigma > 0) & sigma.isfinite()).all(-1)
     mu, sigma = torch.where(fine.unsqueeze(-1), mu, 0.0), torch.where(fine.unsqueeze(-1), sigma, 1.0)
-    q = _TrainedGaussian(mu, sigma, temperature, validate_args=False)
+    q = _TrainedGaussian(mu, sigma, temperature)
     return q, q._recovered_log_probs(), fine
 
 
