@@ -18,7 +18,7 @@ LAYERS = (
     ("functional", "quadrature", "schedules", "kernels"),
     ("_normal", "_stick_recovery", "_stick_jacobian", "recovery", "_locations", "_winner", "conditional"),
     ("_constraints", "_planar", "transforms"),
-    ("_bases", "_maps", "_kl_forms", "_relaxation", "_gumbel", "distributions", "countable"),
+    ("_bases", "_maps", "_kl_forms", "_relaxation", "_gumbel", "distributions", "countable", "kumaraswamy"),
     ("kl",),
     ("prior", "estimators"),
     ("nn", "testing"),

@@ -92,3 +92,9 @@ def test_estimator_training():
         assert re.search(r"\d+ members +[\d.]+ ms +[\d.]+ steps/s  failed 0  ", line)
         first, second = re.findall(r"([\d.]+) to [\d.]+", line)
         assert float(second) < float(first)  # one step of learning
+
+
+def test_mixture_training():
+    lines = [line for line in quick("mixture_training.py") if "ms/model" in line]
+    assert lines
+    assert all(re.search(r"\b(not )?met$", line.strip()) for line in lines)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         estimators,
         functional,
         kl,
+        kumaraswamy,
         nn,
         prior,
         quadrature,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         monte_carlo_recovered,
     )
     from igr.kl import categorical_kl, monte_carlo_kl
+    from igr.kumaraswamy import Kumaraswamy
     from igr.prior import fit_prior, match_moments
     from igr.recovery import QuadratureError, recovered_log_probs, recovered_log_probs_stick_breaking
     from igr.transforms import Planar, SoftmaxPlusPlus, StickBreaking, VertexInterpolation
@@ -53,6 +55,7 @@ _MODULES = (
     "estimators",
     "functional",
     "kl",
+    "kumaraswamy",
     "nn",
     "prior",
     "quadrature",
@@ -71,6 +74,8 @@ _HOMES = {
     "CountableStickBreaking": "countable",
     "StickSample": "countable",
     "CountableProbs": "countable",
+    # on the unit interval: sticks
+    "Kumaraswamy": "kumaraswamy",
     # maps onto the simplex, and what may come before them
     "SoftmaxPlusPlus": "transforms",
     "VertexInterpolation": "transforms",
@@ -104,6 +109,7 @@ __all__ = [
     "estimators",
     "functional",
     "kl",
+    "kumaraswamy",
     "nn",
     "prior",
     "quadrature",
@@ -117,6 +123,7 @@ __all__ = [
     "CountableStickBreaking",
     "StickSample",
     "CountableProbs",
+    "Kumaraswamy",
     "SoftmaxPlusPlus",
     "VertexInterpolation",
     "StickBreaking",

@@ -122,7 +122,9 @@ def log_stick_breaking(y: Tensor) -> Tensor:
         tensor([0.5000, 0.2500, 0.2500])
     """
     y = widen(check_parameter("y", y))
-    log_rest = F.logsigmoid(-y).cumsum(-1)  # (*, K-1), what is left after each break
+    log_rest = F.logsigmoid(-y)
+    if y.shape[-1] > 1:  # a sum of one costs as much as one of many, and on GPUs that is a lot
+        log_rest = log_rest.cumsum(-1)  # (*, K-1), what is left after each break
     return F.pad(F.logsigmoid(y), (0, 1)) + F.pad(log_rest, (1, 0))
 
 

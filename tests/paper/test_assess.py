@@ -10,10 +10,12 @@ import torch
 from torch.distributions import Normal, kl_divergence
 
 from igr import GumbelSoftmax, InvertibleGaussian, Planar, StickBreaking
-from igr.paper.assess import Budget, assess
-from igr.paper.ensemble import ROWS, Ensemble
+from igr.paper.assess import Budget
+from igr.paper.ensemble import Ensemble
+from igr.paper.measure import assess
 from igr.paper.models import EnsembleVae
 from igr.paper.specs import SPECS, Times
+from igr.paper.trainer import ROWS
 
 N, K, D = 3, 3, 8
 STATES = np.array(list(itertools.product(range(K), repeat=N)))  # (Z, N)

@@ -11,9 +11,10 @@ from torch.distributions import Normal, kl_divergence
 
 import igr
 from igr.paper import noise, run, streams
-from igr.paper.assess import Budget, assess
+from igr.paper.assess import Budget
 from igr.paper.data import Dataset
 from igr.paper.ensemble import Ensemble
+from igr.paper.measure import assess
 from igr.paper.objectives import objective
 from igr.paper.run import Options, run_cell
 from igr.paper.specs import SPECS

@@ -23,7 +23,7 @@ from igr.paper import approximate_table
 from igr.paper.methods import METHODS
 from igr.paper.records import read
 from igr.paper.report import ReportError, build, collect, terminal_table
-from igr.paper.report.figures import continuous_elbo, temperatures
+from igr.paper.report.figures import CONTINUOUS, TAU, against, over_epochs
 from igr.paper.specs import SPECS
 
 APPROXIMATIONS = Path(__file__).parents[2] / "results" / "ours" / "approximate"
@@ -661,7 +661,7 @@ def lines_of(axes):
 
 def test_continuous_elbo_is_the_mean_over_seeds_at_the_chosen_temperature(tmp_path):
     cells = collect([write(tmp_path, cell())]).cells
-    [axes] = continuous_elbo(cells).axes
+    [axes] = over_epochs(cells, CONTINUOUS).axes
     [(colour, data)] = lines_of(axes)
     epochs = np.array([1, 10, 100, 200, 300])
     assert colour == METHODS["igr-i"].colour
@@ -678,7 +678,7 @@ def test_continuous_elbo_is_the_mean_over_seeds_at_the_chosen_temperature(tmp_pa
 
 def test_temperature_curves_follow_the_rules_of_the_prior_temperature(tmp_path):
     cells = collect([write(tmp_path, gumbel_cell())]).cells
-    elbo, bound = temperatures(cells).axes
+    elbo, bound = against(cells, TAU).axes
     squares = np.mean(np.array(SEEDS) ** 2)
     low, high = -155 + squares, -150 + squares
     for (_, data), end in zip(lines_of(elbo), (high, high, high + 8), strict=True):  # rules τ, 0.5 and 0.75 τ
@@ -693,13 +693,13 @@ def test_temperature_curves_follow_the_rules_of_the_prior_temperature(tmp_path):
 
 def test_variants_are_panels(tmp_path):
     cells = collect([write(tmp_path, cell() + cell(IGR_I + "+sl"))]).cells
-    assert [axes.get_title() for axes in continuous_elbo(cells).axes] == ["without SL", "+ SL"]
-    assert len(temperatures(cells).axes) == 4
+    assert [axes.get_title() for axes in over_epochs(cells, CONTINUOUS).axes] == ["without SL", "+ SL"]
+    assert len(against(cells, TAU).axes) == 4
 
 
 def test_one_temperature_is_one_point(tmp_path):
     cells = collect([write(tmp_path, estimated_cell(FOUR + "gs+uspg"))]).cells
-    for axes, wanted in zip(temperatures(cells).axes, (ELBO, BOUND), strict=True):
+    for axes, wanted in zip(against(cells, TAU).axes, (ELBO, BOUND), strict=True):
         points = np.concatenate([each.get_offsets() for each in axes.collections if len(each.get_offsets())])
         np.testing.assert_allclose(points[-2:], [[1.0, np.mean(wanted[0.1])]] * 2)  # and its ring
         low, high = axes.get_xlim()
@@ -710,7 +710,7 @@ def test_one_temperature_is_one_point(tmp_path):
 def test_temperatures_of_estimators_share_a_panel(tmp_path):
     names = ("gs+rao", "igr-i+rao", "gs+reinmax", "gs+rloo")
     rows = [row for name in names for row in estimated_cell(f"beyond/mnist/linear/{name}")]
-    figure = temperatures(collect([write(tmp_path, rows)]).cells)
+    figure = against(collect([write(tmp_path, rows)]).cells, TAU)
     assert [axes.get_title() for axes in figure.axes[:3]] == ["+ ReinMax", "+ Rao", "+ RLOO"]
     assert len(figure.axes) == 6
 
@@ -853,7 +853,7 @@ def test_smoke_records_are_not_mixed_with_real_ones(tmp_path):
     ids=["status", "metrics", "tau", "seed", "settings", "curves"],
 )
 def test_records_of_another_form_are_refused(tmp_path, change, names):
-    with pytest.raises(ReportError, match=rf"records\.jsonl is not one of a trained VAE: {names} missing"):
+    with pytest.raises(ReportError, match=rf"records\.jsonl is not one of a trained model: {names} missing"):
         made(tmp_path, [record() | change])
 
 

@@ -38,21 +38,26 @@ def cell(values):
 
 def test_mean_over_seeds_decides():
     rows = cell({0.1: [-120.0, -130.0], 0.25: [-119.0, -132.0], 0.5: [-124.9, -124.9]})
-    assert choose(rows, "elbo_discrete") == Configuration(0.5, None) == (0.5, None)
-    assert choose(rows, "log_likelihood") == (0.25, None)
-    assert choose_all(rows) == {"elbo_discrete": (0.5, None), "log_likelihood": (0.25, None)}
+    assert choose(rows, "elbo_discrete") == Configuration(0.5, None)
+    assert choose(rows, "log_likelihood") == Configuration(0.25, None)
+    assert choose_all(rows) == {
+        "elbo_discrete": Configuration(0.5, None),
+        "log_likelihood": Configuration(0.25, None),
+    }
 
 
 def test_prior_temperature_is_part_of_the_choice():
     rows = cell({(0.5, 0.5): [-3.0, -3.0], (0.5, 0.375): [-2.0, -1.0], (1.0, 0.5): [-2.0, -2.0]})
-    assert choose(rows, "elbo_discrete") == (0.5, 0.375)
+    assert choose(rows, "elbo_discrete") == Configuration(0.5, 0.375)
 
 
 def test_candidates_are_in_order():
     rows = cell({1.0: [-2.0, -4.0], (0.5, 0.5): [-1.0, None], (0.5, 0.25): [None, None]})
     found = candidates(rows, "elbo_discrete")
-    assert [each.configuration for each in found] == [(0.5, 0.25), (0.5, 0.5), (1.0, None)]
-    assert found[1:] == [Candidate((0.5, 0.5), -1.0, 1), Candidate((1.0, None), -3.0, 0)]
+    assert [each.configuration for each in found] == [
+        Configuration(*each) for each in ((0.5, 0.25), (0.5, 0.5), (1.0, None))
+    ]
+    assert found[1:] == [Candidate(Configuration(0.5, 0.5), -1.0, 1), Candidate(Configuration(1.0, None), -3.0, 0)]
     assert math.isnan(found[0].mean)
     assert found[0].missing == 2
 
@@ -63,7 +68,7 @@ def test_ties_go_to_the_lower_temperatures_whatever_the_order(seed):
         {(0.5, 0.5): [-1.0, -3.0], (0.5, 0.375): [-2.0, -2.0], (0.67, 0.1): [-3.0, -1.0], (0.1, 0.9): [-2.5] * 2}
     )
     random.Random(seed).shuffle(rows)
-    assert choose(rows, "elbo_discrete") == (0.5, 0.375)
+    assert choose(rows, "elbo_discrete") == Configuration(0.5, 0.375)
 
 
 def test_published_looks_at_the_test_split():
@@ -71,14 +76,14 @@ def test_published_looks_at_the_test_split():
         row(tau, 0, -tau, protocol="published") | {"metrics": {"test": {"elbo_discrete": tau, "log_likelihood": -tau}}}
         for tau in (0.1, 0.5)
     ]
-    assert choose(rows, "elbo_discrete") == (0.5, None)
-    assert choose(rows, "log_likelihood") == (0.1, None)
+    assert choose(rows, "elbo_discrete") == Configuration(0.5, None)
+    assert choose(rows, "log_likelihood") == Configuration(0.1, None)
 
 
 def test_honest_does_not_look_at_the_test_split():
     rows = [row(tau, 0, -tau) for tau in (0.1, 0.5)]
     rows[1]["metrics"]["test"] = {"elbo_discrete": 1e9, "log_likelihood": 1e9}
-    assert choose(rows, "elbo_discrete") == (0.1, None)
+    assert choose(rows, "elbo_discrete") == Configuration(0.1, None)
 
 
 # ------------------------------------------------------------------------------------------------------ what is missing
@@ -101,7 +106,7 @@ def test_honest_does_not_look_at_the_test_split():
     ids=str,
 )
 def test_failed_members(values, expected):
-    assert choose(cell(values), "elbo_discrete") == (expected, None)
+    assert choose(cell(values), "elbo_discrete") == Configuration(expected, None)
 
 
 @pytest.mark.parametrize("value", [None, math.nan])
@@ -112,7 +117,7 @@ def test_nothing_is_chosen_where_all_failed(value):
 
 def test_metrics_of_failed_members_do_not_count():
     rows = [row(0.1, 0, -1.0, status="failed"), row(0.5, 0, -9.0)]
-    assert choose(rows, "elbo_discrete") == (0.5, None)
+    assert choose(rows, "elbo_discrete") == Configuration(0.5, None)
 
 
 @pytest.mark.parametrize("metrics", [{}, {"validation": {}}, {"validation": {"elbo_discrete": None}}], ids=str)
@@ -148,3 +153,16 @@ def test_rows_that_do_not_belong_together_are_refused(rows, criterion, advice):
 
 def test_criteria_are_metrics():
     assert CRITERIA == ("elbo_discrete", "log_likelihood")
+
+
+def test_the_number_of_components_is_part_of_the_choice():
+    rows = [
+        {"tau": None, "prior_temperature": None, "num_components": K, "seed": seed, "protocol": "honest"}
+        | {"status": "finished", "metrics": {"validation": {"log_likelihood": value}}}
+        for K, value in ((9, -3.0), (11, -2.0), (7, -2.0))
+        for seed in (0, 1)
+    ]
+    assert [each.configuration.num_components for each in candidates(rows, "log_likelihood")] == [7, 9, 11]
+    assert choose_all(rows, ("log_likelihood",)) == {"log_likelihood": Configuration(None, None, 7)}  # of a tie, fewer
+    with pytest.raises(SelectionError, match="num_components 9, seed 0 has no elbo_discrete"):
+        choose(rows, "elbo_discrete")

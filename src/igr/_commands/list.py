@@ -23,6 +23,8 @@ TITLES = {
     "table1": "table1: test log-likelihood (ours: bound of the selected τ)",
     "train-elbo": "train-elbo: discretized train ELBO, read from table1",
     "figure": "figure: read from table1",
+    "sop": "sop: lower halves of images from upper ones, test log-likelihood (ours: of the selected τ)",
+    "nonparametric": "nonparametric: mixtures (ours: bound, of the selected K; the paper: one-sample objective)",
     "relax": "relax: test log-likelihood with RELAX (ours: bound of the selected τ)",
     "s4": "s4: test ELBO, four samples (ours: discrete ELBO of the selected τ)",
     "approximate": "approximate: discrete distributions (ours: lowest total variation after training)",
@@ -128,7 +130,7 @@ def _cells(found: "Sequence[tuple[Record, Path]]") -> "Sequence[Cell]":
 
 
 def _mean(cells: "Sequence[Cell]", split: str, metric: str) -> str:
-    """Mean and deviation over seeds, at the τ that the metric has chosen.
+    """Mean and deviation over seeds, at the τ or K that the metric has chosen.
 
     Of several cells an honest one, rather one with the spec's own seeds, and of these the best.
     """

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import typer
 
     from igr.paper.run import Options, Progress
-    from igr.paper.specs import Approximation, Spec, Vae
+    from igr.paper.specs import Approximation, Spec, Trained
 
 Stop = Callable[[], bool]
 RESULTS = Path("results/ours")
@@ -60,7 +60,7 @@ def add(app: "typer.Typer") -> None:
     ) -> None:
         """Train the cells of the paper's tables; choose, evaluate and record.
 
-        All temperatures and seeds of a cell are trained together. Ctrl-C, --max-minutes or a crash lose nothing but
+        All configurations and seeds of a cell are trained together. Ctrl-C, --max-minutes or a crash lose nothing but
         minutes: the same command goes on. What the records hold already is not done again.
         """
         from igr.paper.specs import SpecError, find
@@ -72,9 +72,11 @@ def add(app: "typer.Typer") -> None:
         out = Path("runs", "smoke" if smoke else "records") if out is None else out
         if smoke:
             not_into_results(out)
-        cells, fits = _work(
-            specs if fresh else _not_there(specs, [out, RESULTS], protocol, smoke, seed), protocol, smoke, seed
-        )
+        wanted = specs if fresh else _not_there(specs, [out, RESULTS], protocol, smoke, seed)
+        try:
+            cells, fits = _work(wanted, protocol, smoke, seed)
+        except SpecError as error:
+            raise typer.BadParameter(str(error), param_hint="--protocol") from error
         if dry_run:
             _describe(cells, fits)
             return
@@ -113,13 +115,15 @@ def not_into_results(out: Path) -> None:
         raise typer.BadParameter("records of smoke runs do not belong into results/ours", param_hint="--out")
 
 
-def _work(specs: "Sequence[Spec]", protocol: str, smoke: bool, seed: int) -> "tuple[list[Vae], list[Approximation]]":
+def _work(
+    specs: "Sequence[Spec]", protocol: str, smoke: bool, seed: int
+) -> "tuple[list[Trained], list[Approximation]]":
     """What there is to train and to fit; what is read from other specs becomes these."""
-    from igr.paper.specs import SPECS, Approximation, Derived, Vae
+    from igr.paper.specs import SPECS, Approximation, Derived, Trained
 
     ids = dict.fromkeys(id for spec in specs for id in (spec.sources if isinstance(spec, Derived) else (spec.id,)))
     found = [SPECS[id] for id in ids]
-    cells = [spec.with_protocol(protocol) for spec in found if isinstance(spec, Vae)]
+    cells = [spec.with_protocol(protocol) for spec in found if isinstance(spec, Trained)]
     cells = [cell.replicate(seed) for cell in cells]
     fits = [spec for spec in found if isinstance(spec, Approximation)]
     return [cell.shortened() if smoke else cell for cell in cells], fits
@@ -128,11 +132,11 @@ def _work(specs: "Sequence[Spec]", protocol: str, smoke: bool, seed: int) -> "tu
 def _not_there(specs: "Sequence[Spec]", folders: Sequence[Path], protocol: str, smoke: bool, seed: int) -> "list[Spec]":
     """All but those that are read from other specs whose records are there, of which it says so."""
     from igr.paper.records import read
-    from igr.paper.specs import SPECS, Derived, Vae
+    from igr.paper.specs import SPECS, Derived, Trained
 
     def has_records(id: str) -> bool:
         source = SPECS[id]
-        wanted = {(protocol, smoke, s) for s in source.replicate(seed).seeds} if isinstance(source, Vae) else set()
+        wanted = {(protocol, smoke, s) for s in source.replicate(seed).seeds} if isinstance(source, Trained) else set()
         found = (record for folder in folders for record in read(folder / id / "records.jsonl"))
         return any((record["protocol"], record["smoke"], record["seed"]) in wanted for record in found)
 
@@ -146,7 +150,7 @@ def _not_there(specs: "Sequence[Spec]", folders: Sequence[Path], protocol: str, 
     return left
 
 
-def _describe(cells: "Sequence[Vae]", fits: "Sequence[Approximation]") -> None:
+def _describe(cells: "Sequence[Trained]", fits: "Sequence[Approximation]") -> None:
     for cell in cells:
         members = f"{len(cell.members())} members, {cell.epochs} epochs, {cell.protocol}"
         print(f"{cell.id}\t{cell.description}\t{members}\tabout {cell.minutes:.1f} minutes on one H200")
@@ -154,7 +158,7 @@ def _describe(cells: "Sequence[Vae]", fits: "Sequence[Approximation]") -> None:
         print(f"{fit.id}\t{fit.description}")
 
 
-def train(cells: "Sequence[Vae]", options: "Options", stop: Stop, log: IO[str] | None) -> bool:
+def train(cells: "Sequence[Trained]", options: "Options", stop: Stop, log: IO[str] | None) -> bool:
     """Runs one cell after another; whether all are done."""
     from igr.paper.checkpoint import CheckpointError
     from igr.paper.data import DataError

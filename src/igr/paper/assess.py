@@ -1,15 +1,15 @@
-"""Trained members, measured on a split: every metric of the tables, with one set of samples for all of them.
+"""Trained VAEs, measured on a split: every metric of the tables, with one set of samples for all of them.
 
-Images are taken in batches, each with noise of its own stream, and what is done of a split can be put aside and gone on
-with later. A member whose parameters are not finite for some image has metrics that are NaN, and disturbs no other.
+A member whose parameters are not finite for some image has metrics that are NaN, and disturbs no other.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from igr.paper.ais import log_likelihood_ais
-from igr.paper.ensemble import ROWS, Ensemble
 from igr.paper.evaluate import (
     elbo_continuous,
     elbo_discrete,
@@ -28,23 +27,22 @@ from igr.paper.evaluate import (
     sample_categories,
     score,
 )
+from igr.paper.measure import Job, Metrics, Pictures, grid
 from igr.paper.models import EnsembleVae
 from igr.paper.objectives import gaussian_log_probs, posterior, relaxed_terms
 from igr.paper.streams import generator_of
+from igr.paper.trainer import ROWS
 from igr.recovery import recovered_log_probs_stick_breaking
 
-__all__ = ["Budget", "Stopped", "assess", "pictures"]
+if TYPE_CHECKING:
+    from igr.paper.ensemble import Ensemble
+
+__all__ = ["Budget", "jobs", "pictures"]
 
 Images = NDArray[np.uint8]
-Pictures = dict[str, NDArray[np.float64]]
-Metrics = dict[str, Tensor]  # (E, B) each
 
 AIS_IMAGES = 10  # at once
 TABLE_VARIABLES = 2  # of each image whose frequency tables are compared with the exact recursion, which is slow
-
-
-class Stopped(Exception):
-    """Asked to stop before it was done."""
 
 
 @dataclass(frozen=True)
@@ -88,87 +86,29 @@ class _Members:
     split: str
     budget: Budget
 
-    def pixels(self, images: Images) -> Tensor:
-        """The same images for all of them, ``(E, B, D)``."""
-        bytes_there = torch.from_numpy(images).to(self.ensemble.device)
-        return self.ensemble.pixels(bytes_there).expand(len(self.rows), -1, -1)
-
     @property
     def draws(self) -> int:
         """Of a frequency table."""
         return self.budget.train_table if self.split == "train" else self.budget.table
 
 
-def assess(
-    ensemble: Ensemble,
-    images: Images,
-    split: str,
-    rows: Sequence[int],
-    budget: Budget,
-    *,
-    full: bool = False,
-    stop: Callable[[], bool] = lambda: False,
-    partial: dict[str, Any] | None = None,
-    report: Callable[[float], None] = lambda part: None,
-) -> list[dict[str, float]]:
-    """The metrics of some members on a split, means over its images; NaN where they are not finite.
+def jobs(ensemble: Ensemble, rows: Sequence[int], images: Images, split: str, budget: Budget, full: bool) -> list[Job]:
+    """What to measure of some members on a split.
 
-    Arguments:
-        ensemble: all members.
-        images: of the split, ``(n, D)`` bytes.
-        split: its name; on ``train`` there are no importance-weighted bounds.
-        rows: which members.
-        budget: how much to spend.
-        full: whether to add the published formula, the error of frequency tables of IGR-SB, and, for linear decoders,
-            annealed importance sampling and the bound on the same images.
-        stop: asked after every batch.
-        partial: empty, or what an earlier call that was stopped has left in it; JSON can hold it.
-        report: told which part of the work is done.
-
-    Raises:
-        Stopped: ``stop`` said so; ``partial`` has what is done.
+    On ``train`` there are no importance-weighted bounds. If ``full``, the published formula is added, the error of
+    frequency tables of IGR-SB, and, for linear decoders, annealed importance sampling and the bound on the same images.
     """
     members = _Members(ensemble, rows, ensemble.vae.subset(rows), ensemble.tau[list(rows)], split, budget)
-    images = images[: budget.images]
-    partial = {} if partial is None else partial
     size = max(1, ROWS[ensemble.device.type] // len(rows))
-    jobs: list[tuple[str, Images, int, Callable[..., Metrics]]] = [("metrics", images, size, _metrics)]
+    found = [Job("metrics", images, size, partial(_metrics, members, full))]
     if full and ensemble.cell.architecture == "linear":
-        jobs.append(("ais", images[: budget.ais_images], AIS_IMAGES, _ground_truth))
+        found.append(Job("ais", images[: budget.ais_images], AIS_IMAGES, partial(_ground_truth, members)))
     if full and ensemble.cell.method == "igr-sb":
-        jobs.append(("table", images[: budget.table_images], 1, _table_deviation))
-    whole, before = sum(len(job[1]) for job in jobs), 0
-    means: dict[str, list[float]] = {}
-    for name, some, batch, job in jobs:
-        state = partial.setdefault(name, {"start": 0, "sums": {}})
-        while state["start"] < len(some):
-            start = state["start"]
-            generator = generator_of(0, "assess", split, name, start, device=ensemble.device)
-            with torch.no_grad():
-                found = job(members, members.pixels(some[start : start + batch]), generator, full)
-            _add(state["sums"], found)
-            state["start"] = min(len(some), start + batch)
-            report((before + state["start"]) / whole)
-            if state["start"] < len(some) and stop():
-                raise Stopped
-        before += len(some)
-        means |= {key: [_number(each) / len(some) for each in total] for key, total in state["sums"].items()}
-    return [{key: values[i] for key, values in means.items()} for i in range(len(rows))]
+        found.append(Job("table", images[: budget.table_images], 1, partial(_table_deviation, members)))
+    return found
 
 
-def _add(sums: dict[str, list[float | None]], found: Metrics) -> None:
-    """Adds the sums over images, as JSON can hold them: what is not finite is nothing, for good."""
-    for name, values in found.items():
-        new = values.double().sum(-1).tolist()
-        total = [_number(a) + b for a, b in zip(sums.get(name, [0.0] * len(new)), new, strict=True)]
-        sums[name] = [each if math.isfinite(each) else None for each in total]
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
-
-
-def _metrics(members: _Members, x: Tensor, generator: torch.Generator, full: bool) -> Metrics:
+def _metrics(members: _Members, full: bool, x: Tensor, generator: torch.Generator) -> Metrics:
     vae, budget, train = members.vae, members.budget, members.split == "train"
     log_q = recovered(vae, x, members.tau, members.draws, generator)
     num_samples = budget.train_samples if train else budget.m
@@ -186,7 +126,7 @@ def _metrics(members: _Members, x: Tensor, generator: torch.Generator, full: boo
     return found
 
 
-def _ground_truth(members: _Members, x: Tensor, generator: torch.Generator, full: bool) -> Metrics:
+def _ground_truth(members: _Members, x: Tensor, generator: torch.Generator) -> Metrics:
     """Annealed importance sampling and, on the same images, the bound to compare it with."""
     vae, budget = members.vae, members.budget
     log_q = recovered(vae, x, members.tau, members.draws, generator)
@@ -200,7 +140,7 @@ def _ground_truth(members: _Members, x: Tensor, generator: torch.Generator, full
     return {"log_likelihood_ais": truth, "log_likelihood_subset": bound}
 
 
-def _table_deviation(members: _Members, x: Tensor, generator: torch.Generator, full: bool) -> Metrics:
+def _table_deviation(members: _Members, x: Tensor, generator: torch.Generator) -> Metrics:
     """How far the frequency tables of IGR-SB are from the exact recursion: the largest error of an image's."""
     table = recovered(members.vae, x, members.tau, members.draws, generator)[..., :TABLE_VARIABLES, :]
     mu, sigma = (part[..., :TABLE_VARIABLES, :].double().cpu() for part in members.vae.encode(x))
@@ -235,7 +175,7 @@ def pictures(ensemble: Ensemble, images: Images, row: int, budget: Budget) -> Pi
     """What one member draws, as greys in [0, 1]: ten images above their reconstructions, and samples of the prior."""
     members = _Members(ensemble, [row], ensemble.vae.subset([row]), ensemble.tau[[row]], "test", budget)
     generator = generator_of(0, "pictures", device=ensemble.device)
-    x = members.pixels(images[:10])
+    x = ensemble.pixels(torch.from_numpy(images[:10]).to(ensemble.device)).unsqueeze(0)
     N, K = members.vae.shape
 
     def decoded(log_p: Tensor) -> Tensor:
@@ -244,11 +184,4 @@ def pictures(ensemble: Ensemble, images: Images, row: int, budget: Budget) -> Pi
 
     shown = decoded(recovered(members.vae, x, members.tau, members.draws, generator))
     dreamt = decoded(torch.zeros(1, 40, N, K, dtype=ensemble.dtype, device=ensemble.device))
-    return {"reconstructions": _grid(torch.cat([x[0], shown]), len(shown)), "samples": _grid(dreamt, 10)}
-
-
-def _grid(images: Tensor, columns: int) -> NDArray[np.float64]:
-    """Square images in rows of so many, ink dark on white."""
-    side = round(images.shape[-1] ** 0.5)
-    rows = images.view(-1, columns, side, side).transpose(1, 2).reshape(-1, columns * side)
-    return 1 - rows.double().cpu().numpy()
+    return {"reconstructions": grid(torch.cat([x[0], shown]), len(shown)), "samples": grid(dreamt, 10)}

@@ -24,5 +24,6 @@ METHODS = {
     "igr-planar": Method("IGR-Planar", (228, 26, 28)),
     "igr-sb": Method("IGR-SB", (55, 126, 184)),
     "gs": Method("GS", (152, 78, 163)),
+    "igr-sb-mm": Method("IGR-SB-MM", (55, 126, 184)),
     "dldpmm": Method("DLDPMM", (255, 140, 0)),
 }

@@ -10,16 +10,19 @@ import copy
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from igr.paper.likelihood import bernoulli_log_prob, gaussian_log_prob
-from igr.paper.specs import Vae
 from igr.paper.streams import generator_of
+from igr.paper.vae import Vae
 
-__all__ = ["EnsembleVae", "members_axis"]
+__all__ = ["EnsembleVae", "glorot", "members_axis", "select_members"]
+
+M = TypeVar("M", bound=nn.Module)
 
 HIDDEN = {"linear": (), "nonlinear": (512, 256)}
 SCALE_FLOOR = 0.1  # of the Gaussian decoder: without one, pixels that are black in every image have infinite density
@@ -61,7 +64,7 @@ class EnsembleVae(nn.Module):
         decoder = [coded, *reversed(hidden), (2 if self.grey else 1) * num_pixels]
         sizes = [*pairwise(encoder), *pairwise(decoder)]
         generators = [generator_of(seed, "weights") for seed in seeds]
-        self.weights = nn.ParameterList([_glorot(generators, *size).to(dtype) for size in sizes])
+        self.weights = nn.ParameterList([glorot(generators, *size).to(dtype) for size in sizes])
         self.biases = nn.ParameterList([torch.zeros(len(seeds), 1, size[1], dtype=dtype) for size in sizes])
         self.depth = len(encoder) - 1
         if cell.method == "igr-planar":
@@ -72,7 +75,7 @@ class EnsembleVae(nn.Module):
             self.b = nn.Parameter(torch.zeros(u.shape[:-1], dtype=dtype))
         if cell.estimator == "relax":
             sizes = [(coded, CONTROL_UNITS), (CONTROL_UNITS, 1)]
-            self.control_weights = nn.ParameterList([_glorot(generators, *size).to(dtype) for size in sizes])
+            self.control_weights = nn.ParameterList([glorot(generators, *size).to(dtype) for size in sizes])
             self.control_biases = nn.ParameterList([torch.zeros(len(seeds), 1, size[1], dtype=dtype) for size in sizes])
             self.log_temperature = nn.Parameter(torch.zeros(len(seeds), 1, num_variables, dtype=dtype))
 
@@ -94,11 +97,7 @@ class EnsembleVae(nn.Module):
 
     def subset(self, rows: Sequence[int]) -> EnsembleVae:
         """Some of the members, as copies."""
-        other = copy.deepcopy(self)
-        for parameter in other.parameters():
-            index = torch.as_tensor(rows, device=parameter.device)
-            parameter.data = parameter.data.index_select(members_axis(parameter), index)
-        return other
+        return select_members(self, rows)
 
     def encode(self, x: Tensor) -> tuple[Tensor, ...]:
         r""":math:`\mu` and :math:`\log \sigma`, ``(E, B, N, K-1)``, or logits, ``(E, B, N, K)``, of x ``(E, B, D)``."""
@@ -156,12 +155,21 @@ def _by_member(z: Tensor) -> Tensor:
     return z.flatten(-2).transpose(0, 1).reshape(E, S * B, -1)
 
 
+def select_members(model: M, rows: Sequence[int]) -> M:
+    """Some of the members of a model, as copies."""
+    other = copy.deepcopy(model)
+    for parameter in other.parameters():
+        index = torch.as_tensor(rows, device=parameter.device)
+        parameter.data = parameter.data.index_select(members_axis(parameter), index)
+    return other
+
+
 def members_axis(parameter: Tensor) -> int:
     """Weights and biases begin with E; the parameters of planar flows with the layers, then E."""
     return 0 if parameter.dim() == 3 else 1  # (E, in, out) and (E, 1, out); (layers, E, 1, N, ...)
 
 
-def _glorot(generators: Sequence[torch.Generator], fan_in: int, fan_out: int) -> Tensor:
+def glorot(generators: Sequence[torch.Generator], fan_in: int, fan_out: int) -> Tensor:
     """One uniform draw for each member, ``(E, in, out)``, in float32 whatever the model computes in."""
     limit = math.sqrt(6 / (fan_in + fan_out))
     return torch.stack([torch.empty(fan_in, fan_out).uniform_(-limit, limit, generator=each) for each in generators])

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from igr.distributions import InvertibleGaussian
 from igr.nn import PlanarFlow
-from igr.paper.specs import Vae
 from igr.paper.streams import generator_of
+from igr.paper.vae import Vae
 from igr.prior import fit_prior, match_moments
 from igr.transforms import Planar, StickBreaking
 

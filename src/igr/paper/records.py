@@ -28,6 +28,7 @@ Record = dict[str, Any]
 
 PACKAGE = Path(__file__).resolve().parents[1]
 IDENTITY = ("spec", "protocol", "seed", "tau", "prior_temperature", "smoke", "device", "settings")
+OPTIONAL = ("num_components",)  # part of the identity of records that have it
 
 
 class RecordError(ValueError):
@@ -100,7 +101,7 @@ def read(path: Path) -> list[Record]:
 
 def find(records: Sequence[Record], wanted: Mapping[str, Any]) -> Record | None:
     """The record of the same work with the same settings."""
-    return next((record for record in records if all(record[name] == wanted[name] for name in IDENTITY)), None)
+    return next((record for record in records if _key(record) == _key(wanted)), None)
 
 
 def append(path: Path, records: Iterable[Record], *, replace: bool = False) -> None:
@@ -185,7 +186,7 @@ def _loads(line: bytes) -> Any:
 
 
 def _key(record: Mapping[str, Any]) -> Hashable:
-    return _frozen([record[name] for name in IDENTITY])
+    return _frozen([*(record[name] for name in IDENTITY), *(record.get(name) for name in OPTIONAL)])
 
 
 def _frozen(value: Any) -> Hashable:
@@ -199,5 +200,5 @@ def _frozen(value: Any) -> Hashable:
 
 def _name(record: Mapping[str, Any]) -> str:
     """What an error calls it."""
-    names = ("protocol", "seed", "tau", "prior_temperature")
-    return f"{record['spec']} ({', '.join(f'{name} {record[name]}' for name in names)})"
+    names = ("protocol", "seed", "tau", "prior_temperature", *OPTIONAL)
+    return f"{record['spec']} ({', '.join(f'{name} {record[name]}' for name in names if name in record)})"

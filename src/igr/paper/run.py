@@ -1,4 +1,4 @@
-"""One cell from data to records: train all members, choose temperatures on held-out images, then look at the test.
+"""One cell from data to records: train all members, choose what to report on held-out images, then look at the test.
 
 Everything that takes long can be stopped and goes on at the next call: training after the last step, metrics after the
 last batch of images. Records are written once, when the whole cell is done.
@@ -18,22 +18,27 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from igr import __version__
 from igr.paper import checkpoint, data, records
-from igr.paper.assess import Budget, Stopped, assess, pictures
 from igr.paper.data import Dataset
 from igr.paper.ensemble import Ensemble
 from igr.paper.files import write_whole
+from igr.paper.measure import Budget, Stopped, assess
 from igr.paper.models import SCALE_FLOOR
+from igr.paper.nonparametric.ensemble import MixtureEnsemble
 from igr.paper.records import Record
-from igr.paper.select import CRITERIA, SPLITS, Configuration, choose_all
-from igr.paper.specs import Member, Vae
+from igr.paper.select import SPLITS, Configuration, choose_all
+from igr.paper.sop.ensemble import CompletionEnsemble
+from igr.paper.specs import Completion, Member, Mixture, Trained, Vae
+from igr.paper.trainer import Trainer
 
 __all__ = ["Options", "Progress", "run_cell"]
 
 CURVE_POINTS = 30
+TRAINERS: dict[type[Trained], Any] = {Vae: Ensemble, Completion: CompletionEnsemble, Mixture: MixtureEnsemble}
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,7 @@ class Progress(NamedTuple):
 
 
 def run_cell(
-    cell: Vae, options: Options, stop: Callable[[], bool], report: Callable[[Progress], None]
+    cell: Trained, options: Options, stop: Callable[[], bool], report: Callable[[Progress], None]
 ) -> list[Record] | None:
     """The records of all members: those that are there, or new ones.
 
@@ -93,7 +98,8 @@ def run_cell(
         CheckpointError: a checkpoint is there that cannot be used, or another process uses it.
         RecordError: a file of records is there that does not hold records.
     """
-    budget = options.budget or (Budget().shortened() if cell.smoke else Budget())
+    budget = options.budget or TRAINERS[type(cell)].budget()
+    budget = budget.shortened() if cell.smoke and options.budget is None else budget
     dataset = _images(cell, options)
     settings = cell.settings() | {
         "dtype": str(options.dtype).removeprefix("torch."),
@@ -132,7 +138,7 @@ class _Work:
 
     def __init__(
         self,
-        cell: Vae,
+        cell: Trained,
         dataset: Dataset,
         options: Options,
         budget: Budget,
@@ -142,16 +148,16 @@ class _Work:
     ) -> None:
         self.cell, self.dataset, self.options, self.budget = cell, dataset, options, budget
         self.folder, self.stop, self.report = folder, stop, report
-        self.ensemble = Ensemble(cell, dataset.train, options.device, options.dtype)
+        self.ensemble: Trainer = TRAINERS[type(cell)](cell, dataset.train, options.device, options.dtype)
         self.best: float | None = None
         self.notes: dict[str, Any] = {
             "fresh": options.fresh,
             "trees": [],
             "seconds": {"training": 0.0, "evaluation": 0.0},
-            "curves": {"epoch": [], "train_loss": [], "elbo_continuous": []},
+            "curves": {"epoch": [], "train_loss": []},
             "metrics": {},  # pass -> member -> name -> value
             "partial": {},  # pass -> what is done of it
-            "chosen": None,  # criterion -> (τ, prior temperature)
+            "chosen": None,  # criterion -> configuration
         }
         if (state := checkpoint.load(folder)) is not None:
             tensors, numbers = state
@@ -212,8 +218,8 @@ class _Work:
             return
         curves["epoch"].append(ensemble.epoch)
         curves["train_loss"].append(_plain(losses))
-        if (bounds := ensemble.held_out(held)) is not None:
-            curves["elbo_continuous"].append(_plain(bounds))
+        for name, values in ensemble.held_out(held).items():
+            curves.setdefault(name, []).append(_plain(values))
 
     def measure(self) -> None:
         """Metrics of all members on the splits that choices may look at, then of the chosen ones on the test split."""
@@ -251,7 +257,7 @@ class _Work:
             save()
             raise
         del notes["partial"][name]
-        finite = [{key: value for key, value in values.items() if math.isfinite(value)} for values in found]
+        finite = [{key: value for key, value in values.items() if np.isfinite(value).all()} for values in found]
         notes["metrics"][name] = {str(row): values for row, values in zip(rows, finite, strict=True)}
         save()
         if self.stop():
@@ -261,13 +267,12 @@ class _Work:
         """What each criterion chooses; nothing where all members failed."""
         rows = [self._row(i) for i in range(len(self.ensemble.members))]
         finished = any(row["status"] == "finished" for row in rows)
-        return choose_all(rows) if finished else {}
+        return choose_all(rows, self.cell.criteria) if finished else {}
 
     def _is_chosen(self, i: int) -> dict[str, bool]:
         """By which criteria the configuration of a member was chosen."""
-        member = self.ensemble.members[i]
-        configuration = [member.tau, member.prior_temperature]
-        return {criterion: list(choice) == configuration for criterion, choice in self.notes["chosen"].items()}
+        own = self.ensemble.members[i].configuration
+        return {criterion: Configuration(*choice) == own for criterion, choice in self.notes["chosen"].items()}
 
     def _row(self, i: int) -> Record:
         """What there is to say about a member. It failed if training diverged or what it is judged by is not finite."""
@@ -277,12 +282,10 @@ class _Work:
             if values := self.notes["metrics"].get(name, {}).get(str(i)):
                 split = "test" if name == "chosen" else name
                 metrics[split] = metrics.get(split, {}) | values
-        failed = i in self.ensemble.failed or not metrics.get(first, {}).keys() >= set(CRITERIA)
+        failed = i in self.ensemble.failed or not metrics.get(first, {}).keys() >= set(self.cell.criteria)
         return {
             "protocol": self.cell.protocol,
-            "seed": member.seed,
-            "tau": member.tau,
-            "prior_temperature": member.prior_temperature,
+            **_member(member),
             "status": "failed" if failed else "finished",
             "failed_epoch": self.ensemble.failed.get(i, self.cell.epochs) if failed else None,
             "metrics": {} if failed else metrics,
@@ -317,18 +320,9 @@ class _Work:
                 for name, points in self.notes["curves"].items()
                 if points
             }
-            result.append(
-                identity | self._row(i) | {"selected": selected, "curves": curves} | self._learned(i) | common
-            )
+            learned = self.ensemble.learned(i)
+            result.append(identity | self._row(i) | {"selected": selected, "curves": curves} | learned | common)
         return result
-
-    def _learned(self, i: int) -> Record:
-        """The temperatures that RELAX has learned, one for each variable."""
-        if self.cell.estimator != "relax":
-            return {}
-        learned = self.ensemble.vae.temperature(self.ensemble.tau)[i].detach()
-        found = {"mean": learned.mean(), "smallest": learned.min(), "largest": learned.max()}
-        return {"learned_temperature": {name: round(value.item(), 4) for name, value in found.items()}}
 
     def draw(self, folder: Path) -> None:
         """Pictures of what the chosen configurations make, by the first seed that did not fail."""
@@ -337,19 +331,19 @@ class _Work:
         for criterion in self.notes["chosen"]:
             rows = [i for i in self.ensemble.alive if self._is_chosen(i)[criterion] and self._row(i)["metrics"]]
             suffix = criterion if self.cell.protocol == "honest" else f"{criterion}-{self.cell.protocol}"
-            for name, picture in pictures(self.ensemble, self.dataset.test, rows[0], self.budget).items():
+            for name, picture in self.ensemble.pictures(self.dataset.test, rows[0], self.budget).items():
                 with write_whole(folder / f"{name}-{suffix}.png") as temporary:
                     matplotlib.image.imsave(temporary, picture, cmap="gray", vmin=0, vmax=1, format="png")
 
 
-def _images(cell: Vae, options: Options) -> Dataset:
+def _images(cell: Trained, options: Options) -> Dataset:
     if not cell.smoke:
         return data.load(cell.dataset, options.data_dir, cell.protocol)
     sample = data.load_sample(cell.dataset, cell.protocol)
     return replace(sample, train=sample.train[: options.smoke_images])
 
 
-def _name(cell: Vae, identities: Sequence[Record]) -> str:
+def _name(cell: Trained, identities: Sequence[Record]) -> str:
     """What the folder of a checkpoint is called: other members, settings or devices have another one."""
     content = hashlib.sha256(json.dumps(identities, sort_keys=True).encode()).hexdigest()
     return f"{cell.protocol}{'-smoke' if cell.smoke else ''}-{content[:12]}"
@@ -360,15 +354,21 @@ def _plain(values: torch.Tensor) -> list[float | None]:
     return [round(value, 4) if math.isfinite(value) else None for value in values.tolist()]
 
 
-def _identity(cell: Vae, member: Member, settings: dict[str, Any], device: torch.device) -> Record:
+def _identity(cell: Trained, member: Member, settings: dict[str, Any], device: torch.device) -> Record:
     """What makes a record the one of this member; see ``records.IDENTITY``."""
     return {
         "spec": cell.id,
         "protocol": cell.protocol,
-        "seed": member.seed,
-        "tau": member.tau,
-        "prior_temperature": member.prior_temperature,
+        **_member(member),
         "smoke": cell.smoke,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "settings": settings,
     }
+
+
+def _member(member: Member) -> Record:
+    """What a record calls it; the number of components is that of mixtures alone."""
+    found = member._asdict()
+    if member.tau is not None:
+        del found["num_components"]
+    return found

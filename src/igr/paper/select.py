@@ -1,4 +1,4 @@
-"""Which temperatures of a cell are reported: those with the best mean over seeds. Needs no torch."""
+"""Which configuration of a cell is reported: that with the best mean over seeds. Needs no torch."""
 
 from __future__ import annotations
 
@@ -20,8 +20,19 @@ class SelectionError(ValueError):
 class Configuration(NamedTuple):
     """What is chosen."""
 
-    tau: float
+    tau: float | None
     prior_temperature: float | None
+    num_components: int | None = None
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Configuration:
+        """That of a record."""
+        return cls(row["tau"], row["prior_temperature"], row.get("num_components"))
+
+    @property
+    def order(self) -> tuple[float, float, int]:
+        """What to sort by."""
+        return self.tau or 0.0, self.prior_temperature or 0.0, self.num_components or 0
 
 
 class Candidate(NamedTuple):
@@ -36,7 +47,7 @@ def choose(rows: Sequence[Mapping[str, Any]], criterion: str) -> Configuration:
     """The configuration with the best mean, of those in which the fewest members failed or are not there.
 
     So where some configuration is complete, those that are not are not eligible. A tie goes to the lower temperature,
-    then to the lower prior temperature, whatever the order of the rows.
+    then to the lower prior temperature, then to fewer components, whatever the order of the rows.
 
     Arguments:
         rows: the records of all members of one cell.
@@ -51,7 +62,7 @@ def choose(rows: Sequence[Mapping[str, Any]], criterion: str) -> Configuration:
         ...     config = {"tau": tau, "prior_temperature": None, "seed": seed}
         ...     return {"protocol": "honest", "status": "finished", "metrics": metrics} | config
         >>> choose([row(0.1, 1, -124.0), row(0.1, 2, -125.0), row(0.5, 1, -123.0), row(0.5, 2, -130.0)], CRITERIA[0])
-        Configuration(tau=0.1, prior_temperature=None)
+        Configuration(tau=0.1, prior_temperature=None, num_components=None)
     """
     found = candidates(rows, criterion)
     fewest = min(each.missing for each in found)
@@ -61,13 +72,13 @@ def choose(rows: Sequence[Mapping[str, Any]], criterion: str) -> Configuration:
     return best.configuration
 
 
-def choose_all(rows: Sequence[Mapping[str, Any]]) -> dict[str, Configuration]:
+def choose_all(rows: Sequence[Mapping[str, Any]], criteria: Sequence[str] = CRITERIA) -> dict[str, Configuration]:
     """What each of the criteria chooses."""
-    return {criterion: choose(rows, criterion) for criterion in CRITERIA}
+    return {criterion: choose(rows, criterion) for criterion in criteria}
 
 
 def candidates(rows: Sequence[Mapping[str, Any]], criterion: str) -> list[Candidate]:
-    """All configurations of a cell, by temperature and prior temperature.
+    """All configurations of a cell, by temperature, prior temperature and number of components.
 
     A member counts as failed if its record says so, or if its value is not finite.
 
@@ -77,13 +88,13 @@ def candidates(rows: Sequence[Mapping[str, Any]], criterion: str) -> list[Candid
     split = _split(rows, criterion)
     values: dict[Configuration, dict[int, float]] = {}
     for row in rows:
-        seeds = values.setdefault(Configuration(row["tau"], row["prior_temperature"]), {})
+        seeds = values.setdefault(Configuration.of(row), {})
         if row["seed"] in seeds:
             raise SelectionError(f"two rows are of {_name(row)}; expected one")
         seeds[row["seed"]] = _value(row, split, criterion)
     num_seeds = len(set().union(*values.values()))
     found = []
-    for configuration in sorted(values, key=lambda each: (each.tau, each.prior_temperature or 0.0)):
+    for configuration in sorted(values, key=lambda each: each.order):
         finite = [value for value in values[configuration].values() if math.isfinite(value)]
         found.append(Candidate(configuration, fmean(finite) if finite else math.nan, num_seeds - len(finite)))
     return found
@@ -116,4 +127,5 @@ def _value(row: Mapping[str, Any], split: str, criterion: str) -> float:
 
 def _name(row: Mapping[str, Any]) -> str:
     """What an error calls it."""
-    return f"the member with tau {row['tau']}, prior_temperature {row['prior_temperature']}, seed {row['seed']}"
+    names = ("tau", "prior_temperature", "num_components", "seed")
+    return "the member with " + ", ".join(f"{name} {row[name]}" for name in names if name in row)

@@ -11,32 +11,15 @@ from typing import Any, NamedTuple
 
 from igr.paper.methods import METHODS
 from igr.paper.records import Record
+from igr.paper.report.words import CHOSEN_BY, KINDS, called, place
 from igr.paper.select import CRITERIA, SPLITS, Configuration, SelectionError, choose
-from igr.paper.specs import ESTIMATED, SPECS, UNUSED, Approximation, Derived, Vae
+from igr.paper.specs import SPECS, UNUSED, Completion, Trained, Vae
 
-__all__ = [
-    "CHOSEN_BY",
-    "KINDS",
-    "Cell",
-    "ReportError",
-    "Summary",
-    "cells",
-    "place",
-    "sources",
-    "summarize",
-    "temperatures",
-]
+__all__ = ["UNTEMPERED", "Cell", "ReportError", "Summary", "cells", "summarize"]
 
-DATASETS = {"mnist": "MNIST", "fmnist": "Fashion-MNIST", "omniglot": "Omniglot"}
-ARCHITECTURES = {"linear": "linear", "nonlinear": "non-linear"}
-CHOSEN_BY = {"elbo_discrete": "discrete ELBO", "log_likelihood": "bound"}
-KINDS = {  # of trained cells, by how their ids begin: what it adds to the place of a figure
-    "table1": "",
-    "relax": ", RELAX",
-    "s4": ", four samples",
-    "beyond": ", beyond the paper",
-}
-UNTEMPERED = tuple(name for name, options in ESTIMATED.items() if options.get("temperatures") == UNUSED)
+UNTEMPERED = frozenset(
+    spec.estimator for spec in SPECS.values() if isinstance(spec, Vae | Completion) and spec.temperatures == UNUSED
+)
 
 
 class ReportError(ValueError):
@@ -81,22 +64,25 @@ class Cell:
     """What tells it from other cells of the same spec, if there are any."""
 
     @property
-    def group(self) -> tuple[str, str, str]:
-        """The table that it stands in: ``("table1", "mnist", "linear")``."""
-        kind, dataset, architecture, _ = self.spec.split("/")
-        return kind, dataset, architecture
+    def kind(self) -> str:
+        """The key of :data:`KINDS`."""
+        return self.spec.partition("/")[0]
+
+    @property
+    def group(self) -> tuple[str, ...]:
+        """The table that it stands in: ``("table1", "mnist", "linear")``, ``("sop", "mnist")``."""
+        return tuple(self.spec.split("/")[:-1])
 
     @property
     def where(self) -> str:
         """The figure that it stands in: ``MNIST, linear, protocol honest``."""
-        kind, dataset, architecture = self.group
         part = f", {self.part}" if self.part else ""
-        return f"{place(dataset, architecture)}{KINDS[kind]}{part}, protocol {self.protocol}"
+        return f"{place(*self.group[1:])}{KINDS[self.kind]}{part}, protocol {self.protocol}"
 
     @property
     def part(self) -> str:
-        """What splits the cells beyond the paper, which are too many for one figure."""
-        return "estimators" if self.group[0] == "beyond" and self.estimator != "reparameterized" else ""
+        """What splits cells that are too many for one figure."""
+        return "estimators" if self.kind in ("beyond", "sop") and self.estimator != "reparameterized" else ""
 
     @property
     def estimator(self) -> str:
@@ -106,7 +92,28 @@ class Cell:
     @property
     def tempered(self) -> bool:
         """Whether it has a temperature; where the estimator has none, records say 1."""
-        return self.estimator not in UNTEMPERED
+        return self.estimator not in UNTEMPERED and self.records[0]["tau"] is not None
+
+    @property
+    def choice(self) -> str:
+        """What is chosen: τ, or K, or nothing."""
+        if self.tempered:
+            return "τ"
+        return "K" if any(record.get("num_components") is not None for record in self.records) else ""
+
+    @property
+    def criteria(self) -> tuple[str, ...]:
+        """What it is chosen by: as the spec says, or else what the records have."""
+        spec = SPECS.get(self.spec)
+        if isinstance(spec, Trained):
+            return spec.criteria
+        named = {name for each in self.records for name in each.get("selected", ())}
+        named |= {name for each in self.records for name in each["metrics"].get(self.split, ())}
+        return tuple(name for name in CRITERIA if name in named) or CRITERIA
+
+    def chosen_by(self, criterion: str) -> str:
+        """What tables and figures call a criterion."""
+        return "log-likelihood" if self.kind == "sop" else CHOSEN_BY[criterion]
 
     @property
     def method(self) -> str:
@@ -117,7 +124,7 @@ class Cell:
     def name(self) -> str:
         """What tables call it: ``IGR-I + SL``."""
         spec = SPECS.get(self.spec)
-        return spec.label if isinstance(spec, Vae) else self.spec.rpartition("/")[2]
+        return spec.label if isinstance(spec, Trained) else self.spec.rpartition("/")[2]
 
     @property
     def label(self) -> str:
@@ -127,7 +134,7 @@ class Cell:
     @property
     def variant(self) -> str:
         """What the label adds to the method: ``"+ SL"``, or nothing; the same for what only the method tells apart."""
-        added = self.label.removeprefix(METHODS[self.method].label).strip()
+        added = self.label.removeprefix(METHODS[self.method].label).strip(", ")
         return added.replace("Gumbel-Rao", "Rao").replace("IGR-Rao", "Rao")
 
     @property
@@ -146,13 +153,12 @@ class Cell:
         return any(record.get("synthetic", False) for record in self.records)
 
     def configurations(self) -> list[Configuration]:
-        """Every τ and prior temperature, in order."""
-        found = {Configuration(record["tau"], record["prior_temperature"]) for record in self.records}
-        return sorted(found, key=lambda each: (each.tau, each.prior_temperature or 0.0))
+        """What members differ in beside their seeds, in order."""
+        return sorted({Configuration.of(record) for record in self.records}, key=lambda each: each.order)
 
     def members(self, configuration: Configuration) -> list[Record]:
         """The members of a configuration, a seed each."""
-        return [each for each in self.records if (each["tau"], each["prior_temperature"]) == configuration]
+        return [each for each in self.records if Configuration.of(each) == configuration]
 
     def finished(self, configuration: Configuration) -> list[Record]:
         """Those of them that did not diverge."""
@@ -171,19 +177,19 @@ class Cell:
     def doubts(self) -> list[str]:
         """What is to be said about choices that could not be made, or are not the run's."""
         found: dict[str, None] = {}
-        for criterion in CRITERIA:
+        for criterion in self.criteria:
             try:
                 best = choose(self.records, criterion)
             except SelectionError as error:
                 found[f"nothing is chosen by these records: {error}"] = None
                 continue
             if self._marked(criterion) not in (set(), {best}):
-                found[f"by these records {criterion} chooses τ = {best.tau:g}, which is not what the run marked"] = None
+                found[f"by these records {criterion} chooses {called(best)}, which is not what the run marked"] = None
         return list(found)
 
     def _marked(self, criterion: str) -> set[Configuration]:
         chosen = [record for record in self.records if criterion in record.get("selected", ())]
-        return {Configuration(record["tau"], record["prior_temperature"]) for record in chosen}
+        return {Configuration.of(record) for record in chosen}
 
     def summary(self, configuration: Configuration | None, split: str, metric: str) -> Summary | None:
         """A metric over the seeds of a configuration."""
@@ -191,27 +197,17 @@ class Cell:
             return None
         return summarize(_value(record, split, metric) for record in self.finished(configuration))
 
+    def vectors(self, configuration: Configuration | None, split: str, metric: str) -> list[list[float]]:
+        """A metric of several numbers, for each seed of a configuration that has it."""
+        members = [] if configuration is None else self.finished(configuration)
+        found = (record["metrics"].get(split, {}).get(metric) for record in members)
+        return [each for each in found if each is not None]
+
     def with_own_seeds(self) -> Cell | None:
         """The members with the seeds of the spec, if there are any; a run with others makes choices of its own."""
         spec = SPECS.get(self.spec)
-        own = [record for record in self.records if isinstance(spec, Vae) and record["seed"] in spec.seeds]
+        own = [record for record in self.records if isinstance(spec, Trained) and record["seed"] in spec.seeds]
         return replace(self, records=tuple(own)) if own else None
-
-
-def temperatures(configuration: Configuration) -> str:
-    """What a configuration is called.
-
-    Example:
-        >>> temperatures(Configuration(0.5, None)), temperatures(Configuration(0.5, 0.375))
-        ('τ = 0.5', 'τ = 0.5, prior τ = 0.375')
-    """
-    tau, prior = configuration
-    return f"τ = {tau:g}" + ("" if prior is None else f", prior τ = {prior:g}")
-
-
-def place(dataset: str, architecture: str) -> str:
-    """What a table is called: ``MNIST, linear``."""
-    return f"{DATASETS.get(dataset, dataset)}, {ARCHITECTURES.get(architecture, architecture)}"
 
 
 def _value(record: Record, split: str, metric: str) -> float | None:
@@ -220,23 +216,11 @@ def _value(record: Record, split: str, metric: str) -> float | None:
     return None if found is None else float(found)
 
 
-def sources(kind: str) -> dict[str, str]:
-    """The ids of a table's rows, in its order, by the spec that their records are of.
-
-    Example:
-        >>> list(sources("relax").items())[1:3]  # doctest: +NORMALIZE_WHITESPACE
-        [('table1/mnist/nonlinear/gs', 'relax/mnist/nonlinear/gs'),
-         ('relax/mnist/nonlinear/igr-i+relax', 'relax/mnist/nonlinear/igr-i+relax')]
-    """
-    specs = [spec for spec in SPECS.values() if spec.id.startswith(f"{kind}/") and not isinstance(spec, Approximation)]
-    return {spec.sources[0] if isinstance(spec, Derived) else spec.id: spec.id for spec in specs}
-
-
 def cells(found: Sequence[tuple[Record, Path]]) -> list[Cell]:
     """The cells, in the order of the registry.
 
     Arguments:
-        found: records of VAEs, each with the file that it is from.
+        found: records of trained models, each with the file that it is from.
 
     Raises:
         ReportError: two records of the same member are not the same.
@@ -258,14 +242,15 @@ def cells(found: Sequence[tuple[Record, Path]]) -> list[Cell]:
 
 def _distinct(members: Sequence[tuple[Record, Path]]) -> tuple[Record, ...]:
     """Every member once, in order; a copy of a record is no second one."""
-    kept: dict[tuple[float, float, int], tuple[Record, Path]] = {}
+    kept: dict[tuple[float, ...], tuple[Record, Path]] = {}
     for record, path in members:
-        key = (record["tau"], record["prior_temperature"] or 0.0, record["seed"])
-        other, place = kept.setdefault(key, (record, path))
+        configuration = Configuration.of(record)
+        other, place = kept.setdefault((*configuration.order, record["seed"]), (record, path))
         if other != record:
+            member = " and ".join(filter(None, [called(configuration), f"seed {record['seed']}"]))
             raise ReportError(
-                f"two records of {record['spec']} with τ = {record['tau']:g} and seed {record['seed']} differ: {place} "
-                f"and {path}; remove one, or name the folder of the other with --records"
+                f"two records of {record['spec']} with {member} differ: {place} and {path}; remove one, or name the "
+                "folder of the other with --records"
             )
     return tuple(kept[key][0] for key in sorted(kept))
 

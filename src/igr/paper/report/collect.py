@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from igr.paper.methods import METHODS
 from igr.paper.records import Record, RecordError, read
-from igr.paper.report.cells import KINDS, Cell, ReportError, cells
+from igr.paper.report.cells import Cell, ReportError, cells
+from igr.paper.report.words import KINDS, depth
 
 __all__ = ["Records", "collect", "split"]
+
+VECTORS = ("component_mass", "components_histogram")  # a number for each component of a mixture
 
 
 @dataclass(frozen=True)
@@ -65,40 +69,50 @@ def split(found: Sequence[tuple[Record, Path]]) -> Records:
     """
     _check_unmixed(found)
     every = [record for record, _ in found]
-    vaes = [(record, path) for record, path in found if _is_vae(record)]
-    for record, path in vaes:
-        _check_vae(record, path)
-    rest = [record for record in every if not _is_vae(record)]
+    trained = [(record, path) for record, path in found if _is_trained(record)]
+    for record, path in trained:
+        _check_trained(record, path)
+    rest = [record for record in every if not _is_trained(record)]
     approximations: list[Record] = []
     for record in rest:
         if str(record["spec"]).startswith("approximate/") and record not in approximations:  # a copy is no second one
             approximations.append(record)
     others = [record for record in rest if not str(record["spec"]).startswith("approximate/")]
-    return Records(tuple(every), tuple(cells(vaes)), tuple(approximations), tuple(others))
+    return Records(tuple(every), tuple(cells(trained)), tuple(approximations), tuple(others))
 
 
-def _is_vae(record: Record) -> bool:
-    kind, *rest = str(record["spec"]).split("/")
-    return kind in KINDS and len(rest) == 3
+def _is_trained(record: Record) -> bool:
+    parts = str(record["spec"]).split("/")
+    return parts[0] in KINDS and len(parts) == depth(parts[0])
 
 
-def _check_vae(record: Record, path: Path) -> None:
+def _check_trained(record: Record, path: Path) -> None:
     """Everything that the tables take for granted."""
-    prior, metrics, curves = record["prior_temperature"], record.get("metrics"), record.get("curves", {})
+    metrics, curves = record.get("metrics"), record.get("curves", {})
+    mixture = str(record["spec"]).startswith("nonparametric/")
     wrong = {
         "seed": not isinstance(record["seed"], int),
-        "tau": not isinstance(record["tau"], int | float),
-        "prior_temperature": prior is not None and not isinstance(prior, int | float),
+        "tau": not isinstance(record["tau"], types.NoneType if mixture else int | float),
+        "prior_temperature": not isinstance(record["prior_temperature"], int | float | None),
+        "num_components": not isinstance(record.get("num_components"), int | None),
         "status": record.get("status") not in ("finished", "failed"),
-        "metrics": not isinstance(metrics, dict) or not all(isinstance(each, dict) for each in metrics.values()),
+        "metrics": not isinstance(metrics, dict) or not all(map(_has_values, metrics.values())),
         "curves": not isinstance(curves, dict) or len({len(each) for each in curves.values()}) > 1,
         "settings": not isinstance(record["settings"], dict) or record["settings"].get("method") not in METHODS,
     }
     if names := [name for name, bad in wrong.items() if bad]:
         raise ReportError(
-            f"a record of {record['spec']} in {path} is not one of a trained VAE: {', '.join(names)} missing or of "
+            f"a record of {record['spec']} in {path} is not one of a trained model: {', '.join(names)} missing or of "
             "another form; remove it, or leave the file out with --records"
         )
+
+
+def _has_values(metrics: object) -> bool:
+    """Whether it is metrics by their names: numbers, but for some that are several."""
+    if not isinstance(metrics, dict):
+        return False
+    vectors = [metrics[name] for name in VECTORS if name in metrics]
+    return all(isinstance(each, list) and all(isinstance(x, int | float) for x in each) for each in vectors)
 
 
 def _check_unmixed(found: Sequence[tuple[Record, Path]]) -> None:

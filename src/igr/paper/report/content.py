@@ -7,13 +7,14 @@ from itertools import chain
 
 from igr.paper import approximate_table
 from igr.paper.records import Record
-from igr.paper.report import tables
+from igr.paper.report import charts, mixtures, sop, tables
 from igr.paper.report.cells import Cell
 from igr.paper.report.collect import Records
-from igr.paper.report.document import SMOKE, Block, Document, Entry, Image, Section, Table, Text, file_name
+from igr.paper.report.document import SMOKE, Block, Document, Entry, Image, Section, Table, Text
 from igr.paper.report.notes import missing
 from igr.paper.report.pictures import galleries
 from igr.paper.report.provenance import changed, environment, run_times
+from igr.paper.report.words import listed
 
 __all__ = ["compose"]
 
@@ -67,12 +68,14 @@ def compose(found: Records, announce: Announce) -> Document:
     if (words := changed(found.all)) is not None:
         lead.append(Text.of(words, warning=True))
     lead.append(Text((*READING, LENGTH + _lengths(found.cells))))
+    vaes = [cell for cell in found.cells if cell.kind in tables.TITLES]
     sections = [
-        *_tables([cell for cell in found.cells if cell.protocol == "honest"]),
-        *_other_protocols(found.cells),
-        *_figures(found.cells, announce),
+        *_tables([cell for cell in vaes if cell.protocol == "honest"]),
+        *_other_protocols(vaes),
+        *_figures(vaes, announce),
+        *_other_models(found.cells, announce),
         *_approximations(found.approximations),
-        *_pictures(found.cells),
+        *_pictures(vaes),
         *_others(found.others),
         *_provenance(found),
     ]
@@ -80,7 +83,10 @@ def compose(found: Records, announce: Announce) -> Document:
 
 
 def _lengths(cells: Sequence[Cell]) -> str:
-    """What these records have, whatever specs say."""
+    """What these records have, whatever specs say; completions have a section that says it."""
+    if any(cell.kind == "sop" for cell in cells):
+        others = [cell for cell in cells if cell.kind != "sop"]
+        return (f"{_lengths(others)} " if others else "") + "Structured output prediction has others, see there."
     rates = sorted({cell.settings["learning_rate"] for cell in cells if "learning_rate" in cell.settings})
     epochs = sorted({cell.settings["epochs"] for cell in cells if "epochs" in cell.settings})
     if not rates or not epochs:
@@ -90,7 +96,7 @@ def _lengths(cells: Sequence[Cell]) -> str:
 
 
 def _tables(cells: Sequence[Cell]) -> Iterator[Section]:
-    first = [cell for cell in cells if cell.group[0] == "table1"]
+    first = [cell for cell in cells if cell.kind == "table1"]
     words = "Test log-likelihood, and the discrete ELBO of the same models. Two rows a method: τ chosen in two ways."
     yield _section("Table 1", words, tables.tested("table1", first), missing("table1", first))
     if first and (parts := tables.train_elbos(first)):
@@ -115,54 +121,42 @@ def _other_protocols(cells: Sequence[Cell]) -> Iterator[Section]:
 
 
 def _figures(cells: Sequence[Cell], announce: Announce) -> Iterator[Section]:
-    groups: dict[str, list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault(cell.where, []).append(cell)
     elbos: list[Image] = []
     temperatures: list[Image] = []
-    for where, some in groups.items():
-        announce(f"drawing {where}")
+    for some in charts.by_place(cells):
+        announce(f"drawing {some[0].where}")
         elbos.extend(_continuous_elbo(some))
-        temperatures.append(_temperatures(some))
-    if groups:
-        yield from ([Section("Continuous ELBO", tuple(elbos))] if elbos else [])
+        temperatures.append(charts.choices(some, "τ", "discrete ELBO and bound", _untempered(some)))
+    if elbos:
+        yield Section("Continuous ELBO", tuple(elbos))
+    if temperatures:
         yield Section("Temperatures", tuple(temperatures))
 
 
 def _continuous_elbo(cells: Sequence[Cell]) -> Iterator[Image]:
-    from igr.paper.report import figures
+    from igr.paper.report.figures import CONTINUOUS
 
-    curved = [cell for cell in cells if figures.has_curves(cell)]
-    rest = ", ".join(cell.label for cell in cells if not figures.has_curves(cell))
-    if curved:
-        caption = (
-            f"{cells[0].where}: ELBO of the relaxed model on the {cells[0].split} split, at the τ that the discrete "
-            "ELBO has chosen; mean ± standard deviation over seeds. Diamonds: the test split, after training. The "
-            f"first epochs may lie below the frame.{f' Without a curve: {rest}.' if rest else ''}"
-        )
-        yield Image(_name("continuous-elbo", cells[0]), figures.svg(figures.continuous_elbo(curved)), caption)
-
-
-def _temperatures(cells: Sequence[Cell]) -> Image:
-    from igr.paper.report import figures
-
-    caption = (
-        f"{cells[0].where}: discrete ELBO and bound on the {cells[0].split} split against τ, mean ± standard deviation "
-        "over seeds. Rings: what is chosen by each. Hollow points: a member failed. What lies far below is cut off."
-        f"{_untempered(cells)}"
+    words = (
+        "at the τ that the discrete ELBO has chosen; mean ± standard deviation over seeds. Diamonds: the test split, "
+        "after training. The first epochs may lie below the frame."
     )
-    return Image(_name("temperature", cells[0]), figures.svg(figures.temperatures(cells)), caption)
+    yield from charts.course(cells, CONTINUOUS, "ELBO of the relaxed model", words)
 
 
 def _untempered(cells: Sequence[Cell]) -> str:
     """What τ is not, for some of the cells."""
     learned = " With RELAX, τ is where it starts." if any(cell.estimator == "relax" for cell in cells) else ""
-    names = ", ".join(cell.label for cell in cells if not cell.tempered)
+    names = listed([cell.label for cell in cells if not cell.tempered])
     return learned + (f" Without a τ, drawn at 1: {names}." if names else "")
 
 
-def _name(figure: str, cell: Cell) -> str:
-    return file_name(figure, *cell.group, *filter(None, [cell.part]), cell.protocol) + ".svg"
+def _other_models(cells: Sequence[Cell], announce: Announce) -> Iterator[Section]:
+    """Each kind in a section of its own, with its figures and pictures; another protocol in another."""
+    for kind in (sop, mixtures):
+        some = [cell for cell in cells if cell.kind == kind.KIND]
+        for protocol in sorted({cell.protocol for cell in some}, key=lambda each: (each != "honest", each)):
+            title = kind.TITLE + ("" if protocol == "honest" else f", protocol {protocol}")
+            yield Section(title, tuple(kind.blocks([cell for cell in some if cell.protocol == protocol], announce)))
 
 
 def _approximations(records: Sequence[Record]) -> Iterator[Section]:

@@ -1,105 +1,115 @@
-"""Curves from cells: the continuous ELBO against epochs, and what the temperature does. Needs matplotlib, no torch."""
+"""Curves from cells: against epochs, and against what is chosen, τ or K. Needs matplotlib, no torch."""
 
 from __future__ import annotations
 
-import io
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
-from numpy.typing import NDArray
 
 from igr.paper.methods import METHODS
-from igr.paper.report.cells import CHOSEN_BY, Cell, summarize
+from igr.paper.report.cells import Cell
+from igr.paper.report.panels import LINES, Curve, key, keys_of, over_seeds, panels, rules, title, variants_of
 from igr.paper.select import CRITERIA, Configuration
-from igr.paper.specs import SPECS, Times, Vae
 from igr.paper.style import INK, STYLE
 
-__all__ = ["continuous_elbo", "has_curves", "svg", "temperatures"]
+__all__ = ["CONTINUOUS", "SIZE", "TAU", "Axis", "Course", "against", "has_course", "over_epochs"]
 
-Array = NDArray[np.float64]
-
-LINES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
 TICKS = (0.01, 0.03, 0.1, 0.25, 0.5, 1.0, 2.0)
+COLUMNS = 5  # of panels, at most, where they need not be in one row
 
 
-def svg(figure: Figure) -> bytes:
-    """The figure as a file that is the same for the same figure: no date, no random names."""
-    stream = io.StringIO()
-    with matplotlib.rc_context(STYLE | {"svg.hashsalt": "igr", "svg.fonttype": "path"}):
-        figure.savefig(stream, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-    return stream.getvalue().encode()
+class Course(NamedTuple):
+    """What is drawn against epochs."""
+
+    name: str
+    """Of the curve, in records."""
+    label: str
+    criterion: str
+    """What has chosen the configuration that it is of."""
+    test: str | None = None
+    """The same on the test split after training, if there is the same."""
+    training: bool = False
+    """Whether the training objective is drawn as well."""
 
 
-class Curve(NamedTuple):
-    """A mean over seeds, and a standard deviation that is zero where there is one seed."""
-
-    x: Array
-    mean: Array
-    sd: Array
+CONTINUOUS = Course("elbo_continuous", "continuous ELBO", "elbo_discrete", "elbo_continuous")
 
 
-def continuous_elbo(cells: Sequence[Cell]) -> Figure:
-    """The continuous ELBO against epochs at the τ that the discrete ELBO has chosen: a panel for each variant."""
+def over_epochs(cells: Sequence[Cell], course: Course) -> Figure:
+    """A curve against epochs at the chosen configuration: a panel for each variant."""
     with matplotlib.rc_context(STYLE):
-        variants = list(dict.fromkeys(cell.variant for cell in cells))
-        keys = [*_keys(cells), _key("test", marker="D", color=INK)]
-        figure, panels = _panels(len(variants), rows=1, keys=keys)
+        variants = variants_of(cells)
+        keys = keys_of(cells)
+        keys += [key("test", marker="D", color=INK)] if course.test else []
+        keys += [key("training objective", color=INK, linestyle=LINES[2])] if course.training else []
+        figure, places = _wrapped(len(variants), keys)
         drawn: list[Curve] = []
-        for variant, axes in zip(variants, panels[0], strict=True):
+        for variant, axes in zip(variants, places, strict=True):
             for cell in cells:
-                if cell.variant == variant and (curve := _curve(cell)) is not None:
-                    drawn += _draw_curve(axes, cell, curve)
-            _name(axes, variant, variants)
-            axes.set_xlabel("epoch", size=10, labelpad=2)
+                if cell.variant == variant and (curve := _curve(cell, course, course.name)) is not None:
+                    drawn += _draw_course(axes, cell, course, curve)
+            axes.set_title(title(variant, variants), size=11, pad=4)
             axes.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True, steps=[1, 2, 5, 10]))
-        panels[0][0].set_ylim(_limits(drawn))
-        panels[0][0].set_ylabel("continuous ELBO (nats)", size=10)
+        for axes in places:
+            if axes.get_subplotspec().is_first_col():  # type: ignore[union-attr]
+                axes.set_ylim(_limits(drawn))
+                axes.set_ylabel(f"{course.label} (nats)", size=10)
         return figure
 
 
-def has_curves(cell: Cell) -> bool:
+def _wrapped(count: int, keys: Sequence[matplotlib.lines.Line2D]) -> tuple[Figure, list[Axes]]:
+    """So many panels, in as few rows as it takes; the last of each column has epochs below it."""
+    rows = math.ceil(count / COLUMNS)
+    columns = math.ceil(count / rows)
+    figure, grid = panels(columns, rows, keys, titled=rows > 1)
+    places = [axes for row in grid for axes in row]
+    for i, axes in enumerate(places):
+        if i >= count:
+            axes.remove()
+        elif i + columns >= count:
+            axes.tick_params(labelbottom=True)
+            axes.set_xlabel("epoch", size=10, labelpad=2)
+    return figure, places[:count]
+
+
+def has_course(cell: Cell, course: Course) -> bool:
     """Whether there is something to draw against epochs."""
-    return _curve(cell) is not None
+    return _curve(cell, course, course.name) is not None
 
 
-def _curve(cell: Cell) -> Curve | None:
+def _curve(cell: Cell, course: Course, name: str) -> Curve | None:
     """Over the seeds of the chosen configuration, at the epochs that all of them have."""
-    chosen = cell.chosen(CRITERIA[0])
+    chosen = cell.chosen(course.criterion)
     pairs = []
     for record in cell.finished(chosen) if chosen is not None else ():
         curves = record.get("curves", {})
-        if "elbo_continuous" in curves:  # a model without a relaxed prior has none
-            points = zip(curves["epoch"], curves["elbo_continuous"], strict=True)
+        if name in curves:  # a model without a relaxed prior has no continuous ELBO
+            points = zip(curves["epoch"], curves[name], strict=True)
             pairs.append({epoch: value for epoch, value in points if value is not None})
     epochs = sorted(set.intersection(*map(set, pairs))) if pairs else []
-    return _over_seeds(epochs, [[pair[epoch] for pair in pairs] for epoch in epochs]) if epochs else None
+    return over_seeds(epochs, [[pair[epoch] for pair in pairs] for epoch in epochs]) if epochs else None
 
 
-def _over_seeds(x: Sequence[float], values: Sequence[Sequence[float]]) -> Curve:
-    summaries = [summarize(each) for each in values]
-    found = [(each.mean, each.sd or 0.0) if each else (math.nan, math.nan) for each in summaries]
-    mean, sd = np.array(found).T
-    return Curve(np.array(x, dtype=float), mean, sd)
-
-
-def _draw_curve(axes: Axes, cell: Cell, curve: Curve) -> list[Curve]:
-    """Draws the curve and the test value beyond its end, and returns both."""
-    colour = METHODS[cell.method].colour
+def _draw_course(axes: Axes, cell: Cell, course: Course, curve: Curve) -> list[Curve]:
+    """Draws the curve, what is beside it, and the test value beyond its end, and returns all."""
+    colour, drawn = METHODS[cell.method].colour, [curve]
     axes.fill_between(curve.x, curve.mean - curve.sd, curve.mean + curve.sd, color=colour, alpha=0.2, linewidth=0)
     axes.plot(curve.x, curve.mean, color=colour, linewidth=1.2)
-    test = cell.summary(cell.chosen(CRITERIA[0]), "test", "elbo_continuous")
-    if test is None:
-        return [curve]
-    end = Curve(curve.x[-1:] * 1.03, np.array([test.mean]), np.array([test.sd or 0.0]))
-    axes.errorbar(*end, fmt="D", color=colour, markersize=4, markeredgewidth=0, elinewidth=0.8, zorder=4)
-    return [curve, end]
+    if course.training and (loss := _curve(cell, course, "train_loss")) is not None:
+        drawn.append(Curve(loss.x, -loss.mean, loss.sd))
+        axes.plot(loss.x, -loss.mean, color=colour, linewidth=1.2, linestyle=LINES[2])
+    test = cell.summary(cell.chosen(course.criterion), "test", course.test) if course.test else None
+    if test is not None:
+        end = Curve(curve.x[-1:] * 1.03, np.array([test.mean]), np.array([test.sd or 0.0]))
+        axes.errorbar(*end, fmt="D", color=colour, markersize=4, markeredgewidth=0, elinewidth=0.8, zorder=4)
+        drawn.append(end)
+    return drawn
 
 
 def _limits(curves: Sequence[Curve]) -> tuple[float, float]:
@@ -111,24 +121,41 @@ def _limits(curves: Sequence[Curve]) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def temperatures(cells: Sequence[Cell]) -> Figure:
-    """Discrete ELBO and bound against τ, on the split that τ is chosen on: a column for each variant."""
+class Axis(NamedTuple):
+    """What configurations are drawn against."""
+
+    label: str
+    value: Callable[[Configuration], float | None]
+    log: bool
+
+
+TAU = Axis("$\\tau$", lambda each: each.tau, log=True)
+SIZE = Axis("$K$", lambda each: each.num_components, log=False)
+
+
+def against(cells: Sequence[Cell], axis: Axis, *, apart: bool = False) -> Figure:
+    """Each criterion against what is chosen, on the split that it is chosen on: a column for each variant.
+
+    A cell that has nothing on the axis is a horizontal line. Variants have the same scale, unless they are ``apart``.
+    """
     with matplotlib.rc_context(STYLE):
-        variants = list(dict.fromkeys(cell.variant for cell in cells))
-        ring = _key("chosen", marker="o", color=INK, markerfacecolor="none", markersize=8, markeredgewidth=1.1)
-        figure, panels = _panels(len(variants), rows=len(CRITERIA), keys=[*_keys(cells, rules=True), ring])
-        for criterion, row in zip(CRITERIA, panels, strict=True):
+        variants = variants_of(cells)
+        criteria = [name for name in CRITERIA if any(name in cell.criteria for cell in cells)]
+        ring = key("chosen", marker="o", color=INK, markerfacecolor="none", markersize=8, markeredgewidth=1.1)
+        figure, grid = panels(len(variants), rows=len(criteria), keys=[*keys_of(cells, ruled=True), ring])
+        for criterion, row in zip(criteria, grid, strict=True):
             for variant, axes in zip(variants, row, strict=True):
-                for cell in cells:
-                    if cell.variant == variant:
-                        _draw_temperatures(axes, cell, criterion)
-                _scale_temperatures(axes, cells)
-                if criterion == CRITERIA[0]:
-                    _name(axes, variant, variants)
-                else:
-                    axes.set_xlabel("$\\tau$", size=11, labelpad=1)
-            row[0].set_ylabel(f"{CHOSEN_BY[criterion]} (nats)", size=10)
-            row[0].set_ylim(bottom=max(row[0].get_ylim()[0], _floor(cells, criterion)))
+                own = [cell for cell in cells if cell.variant == variant]
+                for cell in own:
+                    _draw_choice(axes, cell, criterion, axis)
+                _scale(axes, own if apart else cells, axis)
+                if criterion == criteria[0]:
+                    axes.set_title(title(variant, variants), size=11, pad=4)
+                if criterion == criteria[-1]:
+                    axes.set_xlabel(axis.label, size=11, labelpad=1)
+            row[0].set_ylabel(f"{cells[0].chosen_by(criterion)} (nats)", size=10)
+            if axis.log:
+                row[0].set_ylim(bottom=max(row[0].get_ylim()[0], _floor(cells, criterion)))
         return figure
 
 
@@ -147,93 +174,36 @@ def _floor(cells: Sequence[Cell], criterion: str) -> float:
     return min(tops) - 1.15 * max(max(tops) - min(tops), (max(tops) - bottom) / 4)
 
 
-def _rules(cell: Cell) -> list[tuple[str, list[Configuration]]]:
-    """Configurations by what ties the prior temperature to τ; a method without one has a single rule."""
-    spec, found = SPECS.get(cell.spec), cell.configurations()
-    if all(each.prior_temperature is None for each in found):
-        return [("", found)]
-    rules = spec.with_protocol(cell.protocol).prior_temperatures if isinstance(spec, Vae) else ()
-    named: list[tuple[str, list[Configuration]]] = []
-    for rule in rules:
-        some = [each for each in found if _follows(each, rule)]
-        named.append((f"prior {rule}", some))
-    rest = [each for each in found if not any(each in some for _, some in named)]
-    return [(name, some) for name, some in [*named, ("prior other", rest)] if some]
-
-
-def _follows(configuration: Configuration, rule: float | Times) -> bool:
-    wanted = rule.factor * configuration.tau if isinstance(rule, Times) else rule
-    return configuration.prior_temperature is not None and math.isclose(configuration.prior_temperature, wanted)
-
-
-def _draw_temperatures(axes: Axes, cell: Cell, criterion: str) -> None:
+def _draw_choice(axes: Axes, cell: Cell, criterion: str, axis: Axis) -> None:
     colour, chosen = METHODS[cell.method].colour, cell.chosen(criterion)
-    for (_, configurations), style in zip(_rules(cell), LINES * 9, strict=False):
-        known = [(each, cell.summary(each, cell.split, criterion)) for each in configurations]
-        points = [(each, found) for each, found in known if found is not None]
-        x, mean = [each.tau for each, _ in points], [found.mean for _, found in points]
-        sd = [found.sd or 0.0 for _, found in points]
+    best = cell.summary(chosen, cell.split, criterion)
+    place = None if chosen is None else axis.value(chosen)
+    if best is not None and place is None:
+        axes.axhline(best.mean, color=colour, linewidth=1.1)
+        axes.axhspan(best.mean - (best.sd or 0.0), best.mean + (best.sd or 0.0), color=colour, alpha=0.15, linewidth=0)
+        return
+    for (_, configurations), style in zip(rules(cell), LINES * 9, strict=False):
+        known = [(axis.value(each), each, cell.summary(each, cell.split, criterion)) for each in configurations]
+        points = [(at, each, found) for at, each, found in known if at is not None and found is not None]
+        x, mean = [at for at, _, _ in points], [found.mean for _, _, found in points]
+        sd = [found.sd or 0.0 for _, _, found in points]
         axes.errorbar(x, mean, sd, color=colour, linewidth=1.1, linestyle=style, elinewidth=0.7, capsize=0)
-        whole = [found.n == len(cell.members(each)) for each, found in points]
+        whole = [found.n == len(cell.members(each)) for _, each, found in points]
         faces = [colour if each else "none" for each in whole]
         axes.scatter(x, mean, 13, faces, edgecolors=colour, linewidths=0.8, zorder=3)
-    best = cell.summary(chosen, cell.split, criterion)
-    if chosen is not None and best is not None:
-        axes.scatter([chosen.tau], [best.mean], 64, "none", edgecolors=colour, linewidths=1.2, zorder=4)
+    if place is not None and best is not None:
+        axes.scatter([place], [best.mean], 64, "none", edgecolors=colour, linewidths=1.2, zorder=4)
 
 
-def _scale_temperatures(axes: Axes, cells: Sequence[Cell]) -> None:
-    found = {each.tau for cell in cells for each in cell.configurations()}
-    ticks = [tick for tick in TICKS if min(found) <= tick <= max(found)] if len(found) > len(TICKS) else sorted(found)
-    axes.set_xscale("log")
-    axes.set_xlim(min(found) / 1.25, max(found) * 1.25)
-    axes.xaxis.set_major_locator(FixedLocator(ticks))
+def _scale(axes: Axes, cells: Sequence[Cell], axis: Axis) -> None:
+    every = (axis.value(each) for cell in cells for each in cell.configurations())
+    found = sorted({value for value in every if value is not None})
+    shown = found if len(found) <= len(TICKS) else [tick for tick in TICKS if found[0] <= tick <= found[-1]]
+    if axis.log:
+        axes.set_xscale("log")
+        axes.set_xlim(found[0] / 1.25, found[-1] * 1.25)
+    else:
+        axes.set_xlim(found[0] - 1, found[-1] + 1)
+    axes.xaxis.set_major_locator(FixedLocator(shown if axis.log else found))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda tau, _: f"{tau:g}"))
-
-
-def _panels(count: int, rows: int, keys: Sequence[Line2D]) -> tuple[Figure, list[list[Axes]]]:
-    """Panels below a legend, one column for each of ``count``; those of a row share their scale."""
-    width = {1: 6.0, 2: 8.0}.get(count, 2.9 * count + 0.8)
-    per_line = max(2, int(width / 1.5))
-    legend = 0.2 * math.ceil(len(keys) / per_line) + 0.1
-    height = 2.6 * rows + legend + 0.8
-    figure = Figure(figsize=(width, height), facecolor="white")
-    figure.legend(handles=list(keys), loc="upper center", ncols=min(len(keys), per_line), frameon=False, borderpad=0.2)
-    edges: Any = {"left": 0.62 / width, "right": 1 - 0.2 / width, "top": 1 - (legend + 0.32) / height}
-    grid = figure.add_gridspec(rows, count, **edges, bottom=0.45 / height, wspace=0.07, hspace=0.14)
-    panels: list[list[Axes]] = []
-    for i in range(rows):
-        row: list[Axes] = []
-        for j in range(count):
-            axes = figure.add_subplot(grid[i, j], sharey=row[0] if row else None, facecolor="none")
-            axes.spines[["top", "right"]].set_visible(False)
-            axes.tick_params(labelsize=9, length=2.5, pad=2, labelleft=j == 0, labelbottom=i == rows - 1)
-            axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.5)
-            axes.set_axisbelow(True)
-            row.append(axes)
-        panels.append(row)
-    return figure, panels
-
-
-def _name(axes: Axes, variant: str, variants: Sequence[str]) -> None:
-    """What the panel shows, where there are several."""
-    title = variant or ("without SL" if "+ SL" in variants else "plain")
-    if variant or len(variants) > 1:
-        axes.set_title(title, size=11, pad=4)
-
-
-def _keys(cells: Sequence[Cell], *, rules: bool = False) -> list[Line2D]:
-    """A line of the legend for each method, and for each rule of its prior temperature."""
-    keys: dict[str, Line2D] = {}
-    for cell in cells:
-        method = METHODS[cell.method]
-        for (rule, _), style in zip(_rules(cell) if rules else [("", [])], LINES * 9, strict=False):
-            label = f"{method.label}, {rule.replace('τ', '$τ$')}" if rule else method.label
-            keys.setdefault(label, _key(label, color=method.colour, linestyle=style, linewidth=1.4))
-    return list(keys.values())
-
-
-def _key(label: str, **style: Any) -> Line2D:
-    plain: dict[str, Any] = {"markersize": 4, "linestyle": "none" if "marker" in style else "-"}
-    return Line2D([], [], label=label, **plain | style)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

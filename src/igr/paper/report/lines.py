@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from igr.paper.published import Published
 from igr.paper.report.cells import Cell, Summary
-from igr.paper.select import CRITERIA, Configuration
-from igr.paper.specs import SPECS
+from igr.paper.select import Configuration
+from igr.paper.specs import SPECS, Approximation, Derived
 
-__all__ = ["Line", "lines", "number"]
+__all__ = ["Line", "lines", "number", "sources"]
 
 INCOMPARABLE = {
     "fmnist": "the decoder of protocol honest is not the published one: it has no ELU, and its scale is at least 0.1",
@@ -28,12 +28,18 @@ ONE_SAMPLE = (
     "the paper's GS + RELAX is, as far as the published code tells, a one-sample value without importance weights, and "
     "not by the formula of Table 1"
 )
+BLIND = (
+    "the paper's IGR-SB is not the log-likelihood of a discrete network that sees the upper half: a unit of the "
+    "published code is the sigmoid of a stick, between 0.5 and 0.73, and so always rounds to +1, whatever the image; "
+    "what −45.12 is a value of, perhaps of relaxed units, cannot be told from the code"
+)
 UNLIKE = {  # rows of the paper that are not what they are called, whatever ours are
     "relax/mnist/nonlinear/igr-i": LINEAR,
     "relax/mnist/nonlinear/gs": LINEAR,
     "relax/mnist/nonlinear/igr-i+relax": SIGN,
     "relax/mnist/nonlinear/gs+relax": ONE_SAMPLE,
     "s4/mnist/nonlinear/igr-i+relax": SIGN,
+    "sop/mnist/igr-sb": BLIND,
 }
 
 
@@ -80,7 +86,19 @@ def number(value: float, sign: bool = False) -> str:
 
 
 def lines(cell: Cell, spec: str | None = None) -> Iterator[Line]:
-    """A row for each criterion, one if there is no τ; under the id of another spec if that is read from the cell."""
-    for criterion in CRITERIA if cell.tempered else ("",):
-        chosen = cell.chosen(criterion or CRITERIA[0])
+    """A row for each criterion, one if nothing is chosen; under the id of another spec if read from the cell for it."""
+    for criterion in cell.criteria if cell.choice else ("",):
+        chosen = cell.chosen(criterion or cell.criteria[0])
         yield Line(spec or cell.spec, cell.label, cell.method, cell, criterion, chosen)
+
+
+def sources(kind: str) -> dict[str, str]:
+    """The ids of a table's rows, in its order, by the spec that their records are of.
+
+    Example:
+        >>> list(sources("relax").items())[1:3]  # doctest: +NORMALIZE_WHITESPACE
+        [('table1/mnist/nonlinear/gs', 'relax/mnist/nonlinear/gs'),
+         ('relax/mnist/nonlinear/igr-i+relax', 'relax/mnist/nonlinear/igr-i+relax')]
+    """
+    specs = [spec for spec in SPECS.values() if spec.id.startswith(f"{kind}/") and not isinstance(spec, Approximation)]
+    return {spec.sources[0] if isinstance(spec, Derived) else spec.id: spec.id for spec in specs}

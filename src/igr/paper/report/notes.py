@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from itertools import permutations
 from typing import NamedTuple
 
-from igr.paper.report.cells import Cell, sources, temperatures
-from igr.paper.report.lines import Line, number
+from igr.paper.report.cells import UNTEMPERED, Cell
+from igr.paper.report.lines import Line, number, sources
+from igr.paper.report.words import called, listed
 from igr.paper.select import Configuration
-from igr.paper.specs import SPECS, Vae
+from igr.paper.specs import SPECS, Trained
 
 __all__ = ["REMARKS", "disagreements", "incomparable", "missing", "notes"]
 
@@ -84,20 +85,20 @@ def _measured(rows: Sequence[Line]) -> list[_Measured]:
     for line in rows:
         ais, bound = (line.summary("test", f"log_likelihood_{name}") for name in ("ais", "subset"))
         if line.cell and line.configuration and ais is not None and ais.sd is not None and bound is not None:
-            name = line.label + (f" at {temperatures(line.configuration)}" if line.cell.tempered else "")
+            name = line.label + (f" at {called(line.configuration)}" if line.cell.tempered else "")
             images = line.cell.settings.get("evaluation", {}).get("ais_images")
             found[name] = _Measured(name, images, ais.mean, ais.sd, bound.mean)
     return list(found.values())
 
 
 def _names(labels: Sequence[str], everyone: int) -> str:
-    return "All" if len(labels) == everyone > 1 else ", ".join(labels)
+    return "All" if len(labels) == everyone > 1 else listed(labels)
 
 
 def _facts(cell: Cell) -> list[str]:
     found = []
     if cell.failed:
-        where = f" ({_failures(cell)})" if cell.tempered else ""
+        where = f" ({_failures(cell)})" if cell.choice else ""
         found.append(f"{cell.failed} of {len(cell.records)} failed{where}")
     members = max(record.get("members", 0) for record in cell.records)
     if len(cell.records) < members:
@@ -105,7 +106,7 @@ def _facts(cell: Cell) -> list[str]:
     found.extend(_differences(cell))
     if cell.estimator == "relax":
         found.append("τ is where the temperature starts, which is learned")
-    if not cell.tempered:
+    if cell.estimator in UNTEMPERED:
         found.append("there is no temperature, and so nothing to choose")
     if cell.synthetic:
         found.append("the images are synthetic, strokes drawn by a program")
@@ -116,8 +117,8 @@ def _facts(cell: Cell) -> list[str]:
 def _failures(cell: Cell) -> str:
     """Where members failed: ``τ = 0.01: 2``."""
     failed = [each for each in cell.records if each["status"] != "finished"]  # in order
-    where = Counter(Configuration(each["tau"], each["prior_temperature"]) for each in failed)
-    return "; ".join(f"{temperatures(configuration)}: {count}" for configuration, count in where.items())
+    where = Counter(Configuration.of(each) for each in failed)
+    return "; ".join(f"{called(configuration)}: {count}" for configuration, count in where.items())
 
 
 def _differences(cell: Cell) -> list[str]:
@@ -125,7 +126,7 @@ def _differences(cell: Cell) -> list[str]:
     spec = SPECS.get(cell.spec)
     return [
         f"{name.replace('_', ' ')} {cell.settings[name]}, where the spec says {value}"
-        for name, value in (spec.settings() if isinstance(spec, Vae) else {}).items()
+        for name, value in (spec.settings() if isinstance(spec, Trained) else {}).items()
         if name in cell.settings and cell.settings[name] != value
     ]
 

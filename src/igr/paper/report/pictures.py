@@ -7,18 +7,23 @@ from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
-from igr.paper.report.cells import CHOSEN_BY, Cell, ReportError, temperatures
+from igr.paper.report.cells import Cell, ReportError
 from igr.paper.report.document import Gallery, Image, file_name
-from igr.paper.select import CRITERIA
+from igr.paper.report.words import called
 
 __all__ = ["galleries"]
 
-KINDS = {"reconstructions": "test images above their reconstructions", "samples": "samples from the prior"}
+KINDS = {
+    "reconstructions": "test images above their reconstructions",
+    "samples": "samples from the prior",
+    "completions": "test images, and below each its upper half with lower halves that samples of the units expect",
+    "components": "samples from components of the prior, a row each, those with the most mass first",
+}
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
 def galleries(cells: Sequence[Cell]) -> list[Gallery]:
-    """``reconstructions-<criterion>.png`` and ``samples-<criterion>.png`` of every folder of these cells.
+    """``<kind>-<criterion>.png`` of every folder of these cells, for every kind of :data:`KINDS`.
 
     Under another protocol than ``honest`` its name follows the criterion.
 
@@ -42,7 +47,7 @@ def _paths(cells: Sequence[Cell]) -> dict[tuple[Path, str, str], list[Cell]]:
     found: dict[tuple[Path, str, str], list[Cell]] = {}
     for cell in cells:
         suffix = "" if cell.protocol == "honest" else f"-{cell.protocol}"
-        criteria = CRITERIA if cell.tempered else CRITERIA[:1]  # where nothing is chosen, both are the same
+        criteria = cell.criteria if cell.choice else cell.criteria[:1]  # where nothing is chosen, both are the same
         for folder, criterion, kind in product(cell.folders, criteria, KINDS):
             path = folder / f"{kind}-{criterion}{suffix}.png"
             if path.is_file():
@@ -51,11 +56,12 @@ def _paths(cells: Sequence[Cell]) -> dict[tuple[Path, str, str], list[Cell]]:
 
 
 def _caption(owners: Sequence[Cell], kind: str, criterion: str) -> str:
-    if not owners[0].tempered:
-        return f"{owners[0].name}: {KINDS[kind]}."
-    chosen = owners[0].chosen(criterion)
-    which = "τ" if len(owners) > 1 or chosen is None else temperatures(chosen)
-    return f"{owners[0].name}: {KINDS[kind]}, {which} chosen by the {CHOSEN_BY[criterion]}."
+    first = owners[0]
+    if not first.choice:
+        return f"{first.name}: {KINDS[kind]}."
+    chosen = first.chosen(criterion)
+    which = first.choice if len(owners) > 1 or chosen is None else called(chosen)
+    return f"{first.name}: {KINDS[kind]}, {which} chosen by the {first.chosen_by(criterion)}."
 
 
 def _read(path: Path) -> bytes:

@@ -8,8 +8,9 @@ from typing import Any
 
 from igr.paper.methods import METHODS
 from igr.paper.records import Record
-from igr.paper.report.cells import Cell, place
+from igr.paper.report.cells import Cell
 from igr.paper.report.document import ABSENT, Entry, Table, heading
+from igr.paper.report.words import place
 
 __all__ = ["changed", "environment", "run_times"]
 

@@ -1,0 +1,1 @@
+"""Nonparametric modelling: a VAE whose prior is a Dirichlet process mixture of Gaussians."""

@@ -1,0 +1,122 @@
+r"""Binary units from given noise, relaxed and hard, and the log-likelihood of lower halves given samples of them.
+
+A unit is the difference :math:`z_1 - z_2` of two categories. At K = 2 the softmax++ of a score s is
+:math:`z_1 = \mathrm{sigmoid}(s / \tau)`, and so is the Gumbel-Softmax of logits (a, 0) for :math:`s = a + \epsilon_1
+- \epsilon_2`; hence a unit is :math:`\tanh(s / 2 \tau)`, and the sign of s in the limit :math:`\tau \to 0`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from igr.paper.evaluate import at_once
+from igr.paper.noise import draw
+from igr.paper.sop.model import LAYERS, EnsembleCompletion
+from igr.transforms import Planar, StickBreaking
+
+__all__ = ["bound", "draw_noise", "hard_units", "log_likelihood", "log_px", "relaxed_units", "sample_units", "scores"]
+
+
+def bound(model: EnsembleCompletion, x: Tensor, tau: Tensor, noise: Sequence[Tensor]) -> Tensor:
+    r"""What is maximised through relaxed units, for each image, ``(E, B)``.
+
+    .. math:: \log \frac1S \sum_s p(\text{lower} | u_s), \qquad u_s \sim q(u | \text{upper}),
+
+    with one sample of the second layer for each of the first. Its expectation grows with S to the log-likelihood of the
+    relaxed network, which is not the discrete one.
+
+    Arguments:
+        model: the members.
+        x: images, ``(E, B, D)``.
+        tau: temperatures, ``(E, 1, 1, 1)``.
+        noise: of both layers, ``(S, E, B, N, 1)`` standard normal, or ``(S, E, B, N, 2)`` standard Gumbel for GS.
+    """
+    terms = log_px(model, x, tau, noise)
+    return terms.logsumexp(0) - math.log(len(terms))
+
+
+def log_px(model: EnsembleCompletion, x: Tensor, tau: Tensor | None, noise: Sequence[Tensor]) -> Tensor:
+    """log p(lower half | units) of S joint samples, ``(S, E, B)``; of discrete ones where there is no temperature."""
+    upper, lower = model.halves(x)
+    return model.log_px(lower, sample_units(model, upper, tau, noise))
+
+
+def sample_units(model: EnsembleCompletion, upper: Tensor, tau: Tensor | None, noise: Sequence[Tensor]) -> Tensor:
+    """Units of the second layer, ``(S, E, B, N)``, given upper halves; without a temperature in {-1, 1}."""
+    units = upper
+    for layer, eps in enumerate(noise):
+        s = scores(model, layer, model.encode(layer, units), eps)
+        units = hard_units(s) if tau is None else relaxed_units(s, tau)
+    return units
+
+
+def scores(model: EnsembleCompletion, layer: int, parameters: tuple[Tensor, ...], noise: Tensor) -> Tensor:
+    """What decides a unit by its sign, ``(*, E, B, N, 1)``: noise and parameters combined, after the flow."""
+    if model.cell.method == "gs":
+        (a,) = parameters
+        return a + (noise[..., :1] - noise[..., 1:])
+    mu, xi = parameters
+    y = torch.addcmul(mu, xi.exp(), noise)
+    for part in flow(model, layer):
+        y = part(y)
+    return y
+
+
+def relaxed_units(s: Tensor, tau: Tensor) -> Tensor:
+    r""":math:`z_1 - z_2 = \tanh(s / 2 \tau)`, ``(*, N)``.
+
+    Nothing overflows, at any temperature, and where tanh is saturated its gradient is zero.
+    """
+    return (s / (2 * tau)).tanh().squeeze(-1)
+
+
+def hard_units(s: Tensor) -> Tensor:
+    """Its limit, in {-1, 1}, without gradient; the first category at zero, as in ``harden``, and NaN where s is."""
+    s = s.detach().squeeze(-1)
+    return torch.where(s.isnan(), s, torch.where(s >= 0, 1.0, -1.0).to(s.dtype))
+
+
+def flow(model: EnsembleCompletion, layer: int) -> list[StickBreaking | Planar]:
+    """What comes between the Gaussian and the softmax++; both categories of IGR-SB can be reached."""
+    if model.cell.method == "igr-sb":
+        return [StickBreaking(leftover=True)]
+    if model.cell.method == "igr-planar":
+        parameters = zip(model.u[layer], model.w[layer], model.b[layer], strict=True)
+        return [Planar(u, w, b, validate_args=False) for u, w, b in parameters]
+    return []
+
+
+def draw_noise(
+    model: EnsembleCompletion, shape: Sequence[int], like: Tensor, generator: torch.Generator
+) -> list[Tensor]:
+    """Noise of both layers, ``shape + (N, 1)``, or ``shape + (N, 2)`` for GS; shape ends in ``(E, B)``."""
+    return [draw(model.noise_kind, (*shape, *model.noise_shape), like, generator) for _ in range(LAYERS)]
+
+
+@torch.no_grad()
+def log_likelihood(
+    model: EnsembleCompletion, x: Tensor, num_samples: int, generator: torch.Generator, tau: Tensor | None = None
+) -> Tensor:
+    r"""The log-likelihood of lower halves given upper ones, by Monte Carlo, ``(E, B)``, in float64.
+
+    .. math:: \log \frac1m \sum_{s \le m} p(\text{lower} | u_s), \qquad u_s \sim p(u | \text{upper}).
+
+    The samples are of the model itself, not of a posterior, so this is consistent; its expectation is a lower bound.
+
+    Arguments:
+        model: the members.
+        x: images, ``(E, B, D)``.
+        num_samples: m, which are taken in parts that bound the memory.
+        generator: source of the noise.
+        tau: temperatures ``(E, 1, 1, 1)`` of the network with relaxed units; without, units are in {-1, 1}.
+    """
+    size = at_once(x, 2**21)
+    total = torch.full(x.shape[:2], -math.inf, dtype=torch.float64, device=x.device)
+    for start in range(0, num_samples, size):
+        noise = draw_noise(model, (min(size, num_samples - start), *x.shape[:2]), x, generator)
+        total = torch.logaddexp(total, log_px(model, x, tau, noise).double().logsumexp(0))
+    return total - math.log(num_samples)

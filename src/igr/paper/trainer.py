@@ -1,0 +1,260 @@
+r"""The trainer: all members of a cell take each step together.
+
+Parameters have a leading axis E and temperatures the shape ``(E, 1, 1, 1)``; the sum of the members' losses has, for
+each, the gradient of its own loss alone, and Adam acts on every number by itself. So a member is trained as it would be
+alone. Each seed has streams of its own (:mod:`igr.paper.streams`): ``weights``; ``order/<epoch>``, the permutation of
+the images; and ``noise/<epoch>/<block>`` for every block of steps. Members that share a seed and differ in temperature
+start from the same weights and see the same images and noise, which makes temperatures comparable; different seeds
+share nothing. On CUDA a step is captured once as a graph, and replayed.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from igr.paper.measure import Budget, Job, Pictures
+from igr.paper.models import members_axis
+from igr.paper.noise import BLOCK, BlockNoise
+from igr.paper.streams import generator_of
+from igr.paper.trained import Trained
+
+__all__ = ["ROWS", "Trainer"]
+
+ADAM_EPS = 1e-7  # as published
+ROWS = {"cpu": 2_000, "cuda": 50_000}  # images times members that are evaluated at once
+WARM_UP = 3  # steps before a graph is captured, whose traces are removed
+
+Images = NDArray[np.uint8]
+
+
+class Trainer(ABC):
+    """The members of a cell in training: parameters, optimizer and place in the schedule.
+
+    Attributes:
+        model: the parameters, each with an axis for the members.
+        epoch: whole epochs done.
+        step: steps done of the next one.
+        failed: for each member that diverged, the epoch in which its loss stopped being finite.
+
+    Arguments:
+        cell: what to train.
+        model: the members as they start.
+        images: the training images, ``(n, D)`` bytes.
+        device: where.
+        dtype: of parameters and arithmetic.
+    """
+
+    grey = False
+    """Whether images have 256 levels; others are 0 and 1."""
+
+    def __init__(
+        self, cell: Trained, model: nn.Module, images: Images, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self.cell, self.device, self.dtype = cell, device, dtype
+        self.members = cell.members()
+        self.model = model.to(device)
+        self.images = torch.from_numpy(images).to(device)
+        self.steps = len(images) // cell.batch_size
+        if self.steps == 0:
+            raise ValueError(f"{len(images)} images are less than one batch of {cell.batch_size}")
+        self.epoch = self.step = 0
+        self.failed: dict[int, int] = {}
+        self.total = torch.zeros(len(self.members), dtype=dtype, device=device)
+        self.optimizer = _adam(model, cell, device)
+        R, B = len(cell.seeds), cell.batch_size
+        self._owner = torch.tensor([cell.seeds.index(m.seed) for m in self.members], device=device)
+        self._order = torch.zeros(R, self.steps, B, dtype=torch.int64, device=device)
+        self._at = torch.zeros(1, dtype=torch.int64, device=device)  # the step, where a graph can read it
+        self._noise = BlockNoise(cell.seeds, self._owner, self._at)
+        self._shuffled = self._block = -1  # which order and noise are in place
+        self._kept = [p.detach().clone() for p in model.parameters()]  # the last finite state, for members that fail
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._rate = cell.learning_rate_at(0)
+
+    @classmethod
+    @abstractmethod
+    def budget(cls) -> Budget:
+        """What to spend on metrics, in a whole run."""
+
+    @abstractmethod
+    def _losses(self, x: Tensor) -> Tensor:
+        """What is minimised, for each image, ``(E, B)``, with noise from ``self._noise``."""
+
+    @abstractmethod
+    def held_out(self, images: Tensor) -> dict[str, Tensor]:
+        """Points of curves: means over some images, ``(E,)``, by their names."""
+
+    @abstractmethod
+    def jobs(self, rows: Sequence[int], images: Images, split: str, budget: Any, full: bool) -> list[Job]:
+        """What is measured of some members on the images of a split; more if ``full``."""
+
+    @abstractmethod
+    def pictures(self, images: Images, row: int, budget: Any) -> Pictures:
+        """What one member makes of some images, by the names of the files."""
+
+    def learned(self, i: int) -> dict[str, Any]:
+        """What else is to be recorded of a member."""
+        return {}
+
+    @property
+    def done(self) -> bool:
+        """Whether all epochs are."""
+        return self.epoch == self.cell.epochs
+
+    @property
+    def alive(self) -> list[int]:
+        """The members that have not failed."""
+        return [i for i in range(len(self.members)) if i not in self.failed]
+
+    def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> Tensor | None:
+        """Goes on to the end of the epoch, unless asked to stop after a step.
+
+        Returns:
+            The mean loss of the epoch, ``(E,)``, or nothing if it was stopped; the next call then goes on.
+        """
+        if self._shuffled != self.epoch:
+            self._shuffle()
+        while self.step < self.steps:
+            if self._block != self.step // BLOCK:
+                self._block = self.step // BLOCK
+                self._noise.seek(self.epoch, self._block)
+            self._take_step()
+            self.step += 1
+            if self.step < self.steps and stop():
+                return None
+        losses = self.total / self.steps
+        self.epoch, self.step = self.epoch + 1, 0
+        losses[list(self.failed)] = math.nan  # whatever came of steps from where they are kept
+        self._freeze(losses)
+        self.total.zero_()
+        return losses.cpu()
+
+    def pixels(self, images: Tensor) -> Tensor:
+        """Bytes as numbers in [0, 1]: grey levels are divided by 255, binary images are 0 and 1 already."""
+        x = images.to(self.dtype)
+        return x / 255 if self.grey else x
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """All that is needed to go on: tensors, and numbers that JSON can hold."""
+        tensors = {"total": self.total}
+        for (name, p), kept in zip(self.model.named_parameters(), self._kept, strict=True):
+            tensors[f"parameter.{name}"] = p.detach()
+            tensors |= {f"{key}.{name}": value for key, value in self.optimizer.state[p].items()}
+            if self.step or self.failed:  # between epochs it is what the parameters are, but for members that failed
+                tensors[f"kept.{name}"] = kept
+        return tensors, {"epoch": self.epoch, "step": self.step, "failed": sorted(self.failed.items())}
+
+    @torch.no_grad()
+    def load(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+        """Goes back to a saved state."""
+        self.failed = {int(member): int(epoch) for member, epoch in numbers["failed"]}
+        self.total.copy_(tensors["total"])
+        for (name, p), kept in zip(self.model.named_parameters(), self._kept, strict=True):
+            p.copy_(tensors[f"parameter.{name}"])
+            for key, value in self.optimizer.state[p].items():
+                value.copy_(tensors[f"{key}.{name}"])
+            kept.copy_(tensors.get(f"kept.{name}", p))
+        self.epoch, self.step = int(numbers["epoch"]), int(numbers["step"])
+        self._at.fill_(self.step)
+        self._shuffled = self._block = -1
+
+    def _take_step(self) -> None:
+        self._set_learning_rate()
+        if self.device.type != "cuda":
+            self._step()
+            return
+        if self._graph is None:
+            self._capture()
+        assert self._graph is not None
+        self._graph.replay()
+
+    def _set_learning_rate(self) -> None:
+        rate = self.cell.learning_rate_at(self.epoch * self.steps + self.step)
+        for group in self.optimizer.param_groups:
+            if not isinstance(group["lr"], Tensor):
+                group["lr"] = rate
+            elif rate != self._rate:
+                group["lr"].fill_(rate)  # where a graph reads it
+        self._rate = rate
+
+    def _step(self) -> None:
+        """One step of every member; reads and writes fixed tensors only, so that it can be replayed."""
+        self._noise.begin_step()
+        index = self._order.index_select(1, self._at).flatten()
+        x = self.pixels(self.images.index_select(0, index)).view(len(self.cell.seeds), self.cell.batch_size, -1)
+        if len(self.cell.seeds) < len(self.members):
+            x = x.index_select(0, self._owner)
+        loss = self._losses(x).mean(-1)  # (E,)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.sum().backward()
+        self.optimizer.step()
+        self.total += loss.detach()
+        self._at += 1
+
+    def _capture(self) -> None:
+        """Warms up and captures a step, then puts everything back to where it was."""
+        tensors, numbers = self.state()
+        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+        shuffled, block = self._shuffled, self._block
+        self._at.fill_(0)
+        stream = torch.cuda.Stream(self.device)
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(stream):
+            for _ in range(min(WARM_UP, self.steps)):
+                self._step()
+        torch.cuda.current_stream(self.device).wait_stream(stream)
+        self.optimizer.zero_grad(set_to_none=True)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._step()
+        self.load(tensors, numbers)
+        self._shuffled, self._block = shuffled, block
+
+    def _shuffle(self) -> None:
+        """The order of the images in this epoch, for each seed; those that fill no batch are left out, this time."""
+        used = self.steps * self.cell.batch_size
+        for r, seed in enumerate(self.cell.seeds):
+            order = torch.randperm(len(self.images), generator=generator_of(seed, "order", self.epoch))
+            self._order[r].copy_(order[:used].view(self.steps, -1))
+        self._at.fill_(self.step)
+        self._shuffled, self._block = self.epoch, -1
+
+    @torch.no_grad()
+    def _freeze(self, losses: Tensor) -> None:
+        """Members that diverged, by their loss or their parameters, are put back to where the epoch began, for good."""
+        fine = losses.isfinite()
+        for p in self.model.parameters():
+            axis = members_axis(p)
+            fine &= p.isfinite().movedim(axis, 0).flatten(1).all(1)
+        for i, each in enumerate(fine.tolist()):
+            if not each:
+                self.failed.setdefault(i, self.epoch)
+        rows = torch.tensor(sorted(self.failed), dtype=torch.int64, device=self.device)
+        for p, kept in zip(self.model.parameters(), self._kept, strict=True):
+            if self.failed:
+                axis = members_axis(p)
+                p.index_copy_(axis, rows, kept.index_select(axis, rows))
+            kept.copy_(p)
+
+
+def _adam(model: nn.Module, cell: Trained, device: torch.device) -> torch.optim.Adam:
+    """Adam, its state made at once, so that it can be loaded and captured before the first step.
+
+    A rate that changes is a tensor where steps are captured, which fused kernels want in float32.
+    """
+    captured, rate = device.type == "cuda", cell.learning_rate_at(0)
+    changes = cell.learning_rate_at(1) != rate
+    lr = torch.tensor(rate, dtype=torch.float32, device=device) if captured and changes else rate
+    optimizer = torch.optim.Adam(model.parameters(), lr, eps=ADAM_EPS, fused=True, capturable=captured)
+    for p in model.parameters():
+        step = torch.zeros((), dtype=torch.float32, device=device)
+        optimizer.state[p] = {"step": step, "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+    return optimizer

@@ -1,0 +1,204 @@
+"""The spec of a VAE: what is trained, with which options. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
+
+from igr.paper.methods import METHODS
+from igr.paper.published import DATASETS
+from igr.paper.select import CRITERIA, Configuration
+from igr.paper.trained import SEEDS, TEMPERATURES, Trained, check_temperatures, count, smoke_temperatures
+
+__all__ = ["ARCHITECTURES", "ESTIMATORS", "PRIOR_TEMPERATURES", "RELAXATIONS", "Times", "Vae"]
+
+ARCHITECTURES = ("linear", "nonlinear")
+RELAXATIONS = ("igr-i", "igr-planar", "igr-sb", "gs")
+PROTOCOLS = ("honest", "published")
+ESTIMATORS = {"reinmax": "ReinMax", "gapst": "GapST", "rao": "Rao", "rloo": "RLOO", "relax": "RELAX", "uspg": "USPGBL"}
+
+# What estimates of time are made of: the milliseconds that a step of 50 members takes on one H200.
+STEP_MILLISECONDS = {"igr-i": 0.93, "igr-planar": 1.76, "igr-sb": 2.12, "gs": 0.68}  # linear
+NONLINEAR_MILLISECONDS = 1.2  # more
+DISCRETE_MILLISECONDS = {"igr-i": 8.3, "gs": 0.1}  # more, where the KL is the discrete one: Proposition 2 in every step
+ESTIMATOR_MILLISECONDS = {  # more, by the estimator, with the discrete KL
+    "reinmax": {"igr-i": 13.0, "gs": 0.4},
+    "gapst": {"igr-i": 9.0, "gs": 0.2},
+    "rao": {"igr-i": 18.0, "gs": 1.0},
+    "rloo": {"igr-i": 6.0, "gs": 0.2},
+    "relax": {"igr-i": 100.0, "gs": 3.7},  # the conditional path of IGR-I in every step
+    "uspg": {"igr-i": 8.8, "gs": 4.8},
+}
+FLOW_MILLISECONDS = 1.2  # more, where the prior has a flow to invert
+
+
+@dataclass(frozen=True)
+class Times:
+    """A prior temperature that is so many times τ."""
+
+    factor: float
+
+    def __str__(self) -> str:
+        return "τ" if self.factor == 1 else f"{self.factor:g} τ"
+
+
+PRIOR_TEMPERATURES: Mapping[str, tuple[float | Times, ...]] = MappingProxyType(
+    {"honest": (Times(1.0), 0.5, Times(0.75)), "published": (0.5,)}
+)
+
+
+@dataclass(frozen=True)
+class Vae(Trained):
+    """A cell that is trained: one model for each τ, each prior temperature of GS, and each seed.
+
+    Raises:
+        SpecError: a field has a value, or several fields have a combination, that cannot be trained.
+
+    Example:
+        >>> from igr.paper.specs import SPECS
+        >>> cell = SPECS["table1/mnist/linear/gs+sl"]
+        >>> cell.label, cell.paper.value, len(cell.members()), len(cell.with_protocol("published").members())
+        ('GS + SL', -103.8, 145, 50)
+    """
+
+    id: str
+    dataset: str
+    architecture: str
+    method: str
+    landing: bool = False
+    """Whether to stick the landing: + SL."""
+    objective: str = "continuous"
+    """The divergence in training: of the relaxation, or of the recovered categorical (for GS the paper's eq. 8)."""
+    forward: str = "soft"
+    """What the decoder is given: the relaxed sample, or the hard one with the relaxed one's gradient."""
+    bound: str = "elbo"
+    estimator: str = "reparameterized"
+    """Of the gradient of the expected log-likelihood: through relaxed samples, or another of hard samples."""
+    num_samples: int = 1
+    """S; m where the bound is ``iwae``."""
+    prior: str = "output"
+    """IGR-Planar: IGR-I's prior on the flow's output, as published, or a prior with a fitted flow of its own."""
+    temperatures: tuple[float, ...] = TEMPERATURES
+    prior_temperatures: tuple[float | Times, ...] = ()
+    seeds: tuple[int, ...] = SEEDS
+    epochs: int = 300
+    batch_size: int = 100
+    learning_rate: float = 3e-4
+    protocol: str = "honest"
+    smoke: bool = False
+
+    criteria: ClassVar[tuple[str, ...]] = CRITERIA
+    choices: ClassVar[dict[str, tuple[str, ...]]] = {
+        "dataset": DATASETS,
+        "architecture": ARCHITECTURES,
+        "method": RELAXATIONS,
+        "objective": ("continuous", "discrete"),
+        "forward": ("soft", "hard"),
+        "bound": ("elbo", "iwae"),
+        "estimator": ("reparameterized", *ESTIMATORS),
+        "prior": ("output", "flow"),
+        "protocol": PROTOCOLS,
+    }
+    whole: ClassVar[tuple[str, ...]] = ("num_samples", *Trained.whole)
+    identified_elsewhere: ClassVar[frozenset[str]] = Trained.identified_elsewhere | {
+        "temperatures",
+        "prior_temperatures",
+    }
+
+    def __post_init__(self) -> None:
+        check_temperatures(self, "temperatures", self.temperatures, some=True)
+        priors = (each.factor if isinstance(each, Times) else each for each in self.prior_temperatures)
+        check_temperatures(self, "prior_temperatures", priors, some=False)
+        super().__post_init__()
+
+    @property
+    def label(self) -> str:
+        """What tables call it."""
+        words = [METHODS[self.method].label]
+        words += ["SL"] if self.landing else []
+        if self.estimator != "reparameterized":
+            rao = "Gumbel-Rao" if self.method == "gs" else "IGR-Rao"
+            return " + ".join([*words, rao if self.estimator == "rao" else ESTIMATORS[self.estimator]])
+        words += ["discrete KL"] if self.objective == "discrete" else []
+        words += ["hard"] if self.forward == "hard" else []
+        words += [f"IWAE-{self.num_samples}"] if self.bound == "iwae" else []
+        words += ["flow prior"] if self.prior == "flow" else []
+        return " + ".join(words)
+
+    @property
+    def description(self) -> str:
+        """One line on what is trained."""
+        jang = (self.method, self.objective, self.forward) == ("gs", "discrete", "soft")
+        words = [f"{self.architecture} VAE, {self.dataset}: {METHODS[self.method].label}, {self.objective} KL"]
+        words[0] += " (eq. 8, Jang et al.)" if jang else ""
+        words += ["sticking the landing"] if self.landing else []
+        if self.estimator != "reparameterized":
+            return ", ".join([*words, f"{self.label.rpartition(' + ')[2]} of {count(self.num_samples, 'hard sample')}"])
+        words += ["hard samples, straight through"] if self.forward == "hard" else []
+        words += [f"importance-weighted bound of {self.num_samples} samples"] if self.bound == "iwae" else []
+        words += ["prior with a flow of its own"] if self.prior == "flow" else []
+        words += [count(self.num_samples, "sample")] if self.bound == "elbo" and self.num_samples > 1 else []
+        return ", ".join(words)
+
+    def _milliseconds(self) -> float:
+        step = STEP_MILLISECONDS[self.method]
+        step += NONLINEAR_MILLISECONDS if self.architecture == "nonlinear" else 0
+        if self.estimator != "reparameterized":
+            step += ESTIMATOR_MILLISECONDS[self.estimator][self.method]
+        elif self.objective == "discrete":
+            step += DISCRETE_MILLISECONDS[self.method]
+        step += FLOW_MILLISECONDS if self.prior == "flow" else 0
+        return step * len(self.members()) * self.batch_size * self.num_samples / (50 * 100)
+
+    def configurations(self) -> Iterator[Configuration]:
+        """Every τ with every prior temperature."""
+        return (Configuration(tau, prior) for tau in self.temperatures for prior in self._priors(tau))
+
+    def _priors(self, tau: float) -> list[float | None]:
+        if not self.prior_temperatures:
+            return [None]
+        return [round(t.factor * tau, 10) if isinstance(t, Times) else t for t in self.prior_temperatures]
+
+    def _cuts(self) -> Iterator[tuple[str, Any]]:
+        yield "temperatures", smoke_temperatures(self.temperatures)
+
+    def with_protocol(self, protocol: str) -> Self:
+        """The same under ``honest`` or ``published``, with the prior temperatures that go with it."""
+        grid = PRIOR_TEMPERATURES.get(protocol, ()) if self.prior_temperatures else ()
+        return self if protocol == self.protocol else self._with(protocol=protocol, prior_temperatures=grid)
+
+    def settings(self) -> dict[str, Any]:
+        """What identifies the training beside a member, the protocol and whether it is cut short."""
+        found = super().settings()
+        if self.estimator == "reparameterized":  # nothing, as in records from before there were others
+            del found["estimator"]
+        return found
+
+    def _conflicts(self) -> list[tuple[bool, str]]:
+        discrete, weighted = self.objective == "discrete", self.bound == "iwae"
+        needs_prior = self.method == "gs" and not discrete
+        estimated, several = self.estimator != "reparameterized", self.estimator in ("rloo", "uspg")
+        return [
+            (estimated and not discrete, f"estimator {self.estimator} is of hard samples: objective discrete"),
+            (estimated and self.forward != "hard", f"estimator {self.estimator} is of hard samples: forward hard"),
+            (
+                several and self.num_samples == 1,
+                f"estimator {self.estimator} compares samples; give num_samples of 2 or more",
+            ),
+            (discrete and self.landing, "the discrete KL is in closed form: there is no landing to stick"),
+            (discrete and self.method not in ("igr-i", "gs"), "the discrete KL needs igr-i or gs; others are too slow"),
+            (discrete and weighted, "importance weights need the density of a relaxed sample: objective continuous"),
+            (
+                weighted and self.landing,
+                "sticking the landing would bias the gradient of the importance-weighted bound",
+            ),
+            (weighted and self.num_samples == 1, "bound iwae of one sample is the ELBO; give num_samples of 2 or more"),
+            (self.prior == "flow" and self.method != "igr-planar", "prior flow is for igr-planar alone"),
+            (needs_prior and not self.prior_temperatures, "gs with a continuous KL needs prior_temperatures"),
+            (
+                bool(self.prior_temperatures) and not needs_prior,
+                "prior_temperatures are for gs with a continuous KL alone",
+            ),
+        ]
