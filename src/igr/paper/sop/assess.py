@@ -49,7 +49,7 @@ class Budget:
 def jobs(
     ensemble: CompletionEnsemble, rows: Sequence[int], images: Images, split: str, budget: Budget, full: bool
 ) -> list[Job]:
-    """The log-likelihood of the discrete network; if ``full``, also that of the relaxed one, if that was trained.
+    """The log-likelihood of the discrete network, and of the relaxed one, if that was trained.
 
     Nothing on ``train``: the loss of the last epoch is there already.
     """
@@ -57,7 +57,7 @@ def jobs(
         return []
     model, tau = ensemble.model.subset(rows), ensemble.tau[list(rows)]
     size = max(1, ROWS[ensemble.device.type] // len(rows))
-    relaxed = tau if full and ensemble.cell.estimator == "reparameterized" else None
+    relaxed = tau if ensemble.cell.estimator == "reparameterized" else None
     return [Job("metrics", images, size, partial(_metrics, model, relaxed, budget.m))]
 
 

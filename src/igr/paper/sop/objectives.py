@@ -18,7 +18,17 @@ from igr.paper.noise import draw
 from igr.paper.sop.model import LAYERS, EnsembleCompletion
 from igr.transforms import Planar, StickBreaking
 
-__all__ = ["bound", "draw_noise", "hard_units", "log_likelihood", "log_px", "relaxed_units", "sample_units", "scores"]
+__all__ = [
+    "bound",
+    "draw_noise",
+    "flow",
+    "hard_units",
+    "log_likelihood",
+    "log_px",
+    "relaxed_units",
+    "sample_units",
+    "scores",
+]
 
 
 def bound(model: EnsembleCompletion, x: Tensor, tau: Tensor, noise: Sequence[Tensor]) -> Tensor:
