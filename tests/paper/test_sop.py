@@ -33,6 +33,7 @@ from igr.transforms import StickBreaking
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 METHODS = ("igr-i", "igr-planar", "igr-sb", "gs")
+CASES = [*((method, "learned") for method in METHODS), ("igr-i", "one"), ("igr-sb", "one")]
 CPU = torch.device("cpu")
 D = 8
 
@@ -42,10 +43,12 @@ def cell(method: str, **changes) -> Completion:
     return Completion(f"sop/mnist/{method}", method, **defaults | changes)
 
 
-def random_model(method: str, num_units: int, members: int = 2, strength: float = 1.0) -> EnsembleCompletion:
+def random_model(
+    method: str, num_units: int, members: int = 2, strength: float = 1.0, scale: str = "learned"
+) -> EnsembleCompletion:
     """Networks whose units depend on what comes before, with flows that do something and biases that are not zero."""
     model = EnsembleCompletion(
-        cell(method), range(1, members + 1), num_units=num_units, num_pixels=D, dtype=torch.float64
+        cell(method, scale=scale), range(1, members + 1), num_units=num_units, num_pixels=D, dtype=torch.float64
     )
     with torch.no_grad():
         for k, p in enumerate(model.parameters()):
@@ -62,7 +65,7 @@ class Reference:
     """One member, in numpy: what its layers say, and how a score comes from a Gaussian."""
 
     def __init__(self, model: EnsembleCompletion, i: int) -> None:
-        self.method, self.N = model.cell.method, model.num_units
+        self.method, self.N, self.unit = model.cell.method, model.num_units, model.cell.scale == "one"
         arrays = {name: p.detach().select(members_axis(p), i).numpy() for name, p in model.named_parameters()}
         self.affine = [(arrays[f"weights.{k}"], arrays[f"biases.{k}"][0]) for k in range(5)]
         if self.method == "igr-planar":
@@ -70,7 +73,8 @@ class Reference:
 
     def said(self, layer, h):
         (w, b), (v, c) = self.affine[2 * layer : 2 * layer + 2]
-        return np.tanh(h @ w + b) @ v + c
+        said = np.tanh(h @ w + b) @ v + c
+        return np.concatenate([said, np.zeros_like(said)], -1) if self.unit else said
 
     def flow(self, layer, n, y):
         """Two planar flows of one dimension, each with u moved to where w u > -1."""
@@ -120,10 +124,10 @@ class Reference:
         return np.array(weights), np.broadcast_to(log_w, (len(states), len(states)))
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_sizes_are_those_of_the_paper(method):
-    model = EnsembleCompletion(cell(method), [1])
-    said = 240 if method == "gs" else 480
+@pytest.mark.parametrize(("method", "scale"), CASES)
+def test_sizes_are_those_of_the_paper(method, scale):
+    model = EnsembleCompletion(cell(method, scale=scale), [1])
+    said = 240 if method == "gs" or scale == "one" else 480
     affine = 392 * 240 + 240 * said + 240 * 240 + 240 * said + 240 * 392 + 240 + said + 240 + said + 392
     flows = 2 * 2 * 240 * 3 if method == "igr-planar" else 0
     assert sum(p.numel() for p in model.parameters()) == affine + flows
@@ -136,9 +140,9 @@ def test_an_odd_number_of_pixels_has_no_halves():
         EnsembleCompletion(cell("gs"), [1], num_pixels=783)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_likelihood_is_that_of_enumeration(method):
-    model, x, m = random_model(method, 3), random_images(), 40_000
+@pytest.mark.parametrize(("method", "scale"), CASES)
+def test_likelihood_is_that_of_enumeration(method, scale):
+    model, x, m = random_model(method, 3, scale=scale), random_images(), 40_000
     found = log_likelihood(model, x, m, torch.Generator().manual_seed(1))
     for i in range(2):
         for b in range(2):
@@ -173,9 +177,9 @@ def by_quadrature(reference: Reference, x, tau):
     return (both * log_w).sum(), logsumexp(log_w, b=both)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_bound_is_that_of_quadrature_and_grows_with_samples(method):
-    model, x, draws = random_model(method, 1, strength=3), random_images(n=1), 200_000
+@pytest.mark.parametrize(("method", "scale"), CASES)
+def test_bound_is_that_of_quadrature_and_grows_with_samples(method, scale):
+    model, x, draws = random_model(method, 1, strength=3, scale=scale), random_images(n=1), 200_000
     tau = torch.tensor([0.3, 0.8], dtype=torch.float64).view(-1, 1, 1, 1)
     noise = draw_noise(model, (draws, 2, 1), x, torch.Generator().manual_seed(3))
     one = log_px(model, x, tau, noise).detach().squeeze(-1)  # bounds of one sample

@@ -114,7 +114,7 @@ def test_registry_is_complete():
         "table1": 48,
         "train-elbo": 24,
         "figure": 1,
-        "sop": 34,
+        "sop": 40,
         "nonparametric": 8,
         "relax": 4,
         "s4": 5,

@@ -41,7 +41,8 @@ def test_completions_say_what_is_trained(spec):
     assert (spec.dataset, spec.method) == (dataset, method) == ("mnist", spec.method)
     samples = [int(option[1:]) for option in options if re.fullmatch(r"s\d+", option)]
     names = {"st": "st_relaxed", "st-probs": "straight_through"}
-    estimators = [names.get(each, each) for each in options if not re.fullmatch(r"s\d+", each)]
+    estimators = [names.get(each, each) for each in options if not re.fullmatch(r"s\d+|unit", each)]
+    assert spec.scale == ("one" if "unit" in options else "learned")
     assert [spec.estimator] == (estimators or ["reparameterized"])
     if samples or not estimators:
         assert [spec.num_samples] == (samples or [1])
@@ -104,6 +105,7 @@ def test_settings_tell_cells_apart():
         (COMPLETION, {"num_samples": 0}, "num_samples is 0, expected a positive integer"),
         (COMPLETION, {"estimator": "rloo"}, "estimator rloo compares samples; give num_samples of 2 or more"),
         (COMPLETION, {"estimator": "rao", "method": "igr-sb"}, "estimator rao needs igr-i or gs"),
+        (COMPLETION, {"scale": "one", "method": "gs"}, "gs has no scale"),
         (COMPLETION, {"seeds": (1, 1)}, "seeds are"),
         (FIXED, {"num_components": ()}, "dldpmm needs num_components"),
         (FIXED, {"num_components": (1,)}, "expected integers from 2 to max_components = 20"),

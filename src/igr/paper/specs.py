@@ -190,11 +190,14 @@ SOP: Mapping[str, dict[str, Any]] = MappingProxyType(  # what follows the method
 
 
 def _completions() -> Iterator[Completion]:
-    """The paper's table, the same with more samples, and with other estimators."""
+    """The paper's table, the same with more samples, with noise of scale one, and with other estimators."""
     for num_samples in (1, 5, 50):
         for method in RELAXATIONS:
             row = method if num_samples == 1 else f"{method}+s{num_samples}"
             yield Completion(f"sop/mnist/{row}", method, num_samples=num_samples)
+    for method in RELAXATIONS[:-1]:  # GS has no scale
+        yield Completion(f"sop/mnist/{method}+unit", method, scale="one")
+        yield Completion(f"sop/mnist/{method}+unit+s5", method, scale="one", num_samples=5)
     for row, options in SOP.items():
         for method in RELAXATIONS if row == "st" else ("igr-i", "gs"):
             yield Completion(f"sop/mnist/{method}+{row}", method, **options)

@@ -51,7 +51,7 @@ class EnsembleCompletion(nn.Module):
         if num_pixels % 2:
             raise ValueError(f"images of {num_pixels} pixels have no halves; give an even number of them")
         self.cell, self.num_units, self.num_given = cell, num_units, num_pixels // 2
-        N, said = num_units, (1 if cell.method == "gs" else 2) * num_units
+        N, said = num_units, (1 if cell.method == "gs" or cell.scale == "one" else 2) * num_units
         sizes = [(self.num_given, N), (N, said), (N, N), (N, said), (N, self.num_given)]
         generators = [generator_of(seed, "weights") for seed in seeds]
         self.weights = nn.ParameterList([glorot(generators, *size).to(dtype) for size in sizes])
@@ -103,7 +103,7 @@ class EnsembleCompletion(nn.Module):
         """
         said = self._affine(2 * layer + 1, self._affine(2 * layer, h).tanh())
         parameters: tuple[Tensor, ...] = said.unflatten(-1, (-1, self.num_units, 1)).unbind(-3)
-        return parameters
+        return (*parameters, torch.zeros_like(parameters[0])) if self.cell.scale == "one" else parameters
 
     def decode(self, units: Tensor) -> Tensor:
         """The logits of the lower half, ``(*, E, B, D / 2)``, for units of the second layer, ``(*, E, B, N)``."""

@@ -27,7 +27,20 @@ ESTIMATORS = {
 SEVERAL = ("rloo", "vimco")  # estimators that compare samples
 DECAY, SMALLEST = 1e-3, 0.1  # of the learning rate: per step, and the part of it that stays
 SMOKE_SAMPLES = 5
-STEP_MILLISECONDS = {"igr-i": 1.0, "igr-planar": 1.5, "igr-sb": 1.2, "gs": 1.0}  # 50 members, S = 1, on one H200
+# Milliseconds of a step of all members on one H200, from which times are estimated: where units are relaxed, what 50
+# members take whatever S is, and more for each sample; by estimators, all members of a row with its S.
+STEP_MILLISECONDS = {"igr-i": (0.8, 0.35), "igr-planar": (2.0, 0.55), "igr-sb": (0.9, 0.53), "gs": (0.6, 0.3)}
+ESTIMATOR_MILLISECONDS = {
+    "st_relaxed": {"igr-i": 1.5, "igr-planar": 3.0, "igr-sb": 2.0, "gs": 1.2},
+    "straight_through": {"igr-i": 1.0, "gs": 0.5},
+    "gapst": {"igr-i": 4.7, "gs": 1.4},
+    "rao": {"igr-i": 24.0, "gs": 6.0},
+    "reinmax": {"igr-i": 2.8, "gs": 1.2},
+    "rloo": {"igr-i": 1.9, "gs": 0.9},
+    "disarm": {"igr-i": 1.9, "gs": 0.9},
+    "rebar": {"igr-i": 3.7, "gs": 1.3},
+    "vimco": {"igr-i": 2.2, "gs": 0.7},  # of five samples
+}
 
 
 @dataclass(frozen=True)
@@ -47,6 +60,8 @@ class Completion(Trained):
     method: str
     estimator: str = "reparameterized"
     """Of the gradient: through relaxed units, or another of hard units."""
+    scale: str = "learned"
+    """Of IGR's noise: what the network says for each unit, or ``one``, as in the published code."""
     num_samples: int = 1
     """S: of the bound, log-mean-exp over relaxed samples, or of the estimator."""
     temperatures: tuple[float, ...] = TEMPERATURES
@@ -62,6 +77,7 @@ class Completion(Trained):
         "dataset": ("mnist",),
         "method": RELAXATIONS,
         "estimator": ("reparameterized", *ESTIMATORS),
+        "scale": ("learned", "one"),
         "protocol": ("honest",),
     }
     whole: ClassVar[tuple[str, ...]] = ("num_samples", *Trained.whole)
@@ -76,13 +92,14 @@ class Completion(Trained):
         words = f"estimator {self.estimator}"
         return [
             (known and self.method not in ("igr-i", "gs"), f"{words} needs igr-i or gs: it needs their probabilities"),
+            (self.scale == "one" and self.method == "gs", "gs has no scale"),
             (several and self.num_samples == 1, f"{words} compares samples; give num_samples of 2 or more"),
         ]
 
     @property
     def label(self) -> str:
         """What tables call it."""
-        name = METHODS[self.method].label
+        name = METHODS[self.method].label + ("" if self.scale == "learned" else ", σ = 1")
         if self.estimator == "reparameterized":
             return name + ("" if self.num_samples == 1 else f", S = {self.num_samples}")
         return f"{name} + {self._estimator}" + (f", S = {self.num_samples}" if self.estimator == "vimco" else "")
@@ -96,11 +113,19 @@ class Completion(Trained):
     def description(self) -> str:
         """One line on what is trained."""
         words = f"lower halves of {self.dataset} from upper ones: {METHODS[self.method].label}"
+        words += "" if self.scale == "learned" else " with σ = 1"
         if self.estimator == "vimco":
             return f"{words}, log-mean-exp over {count(self.num_samples, 'hard sample')}, {self._estimator}"
         if self.estimator != "reparameterized":
             return f"{words}, {self._estimator} of {count(self.num_samples, 'hard sample')}"
         return f"{words}, log-mean-exp over {count(self.num_samples, 'relaxed sample')}"
+
+    def settings(self) -> dict[str, Any]:
+        """What identifies the training beside a member and whether it is cut short."""
+        found = super().settings()
+        if self.scale == "learned":  # nothing, as in records from before there was another
+            del found["scale"]
+        return found
 
     def learning_rate_at(self, step: int) -> float:
         """It falls with the inverse of time, to a tenth; the paper calls this weight decay."""
@@ -115,4 +140,8 @@ class Completion(Trained):
         yield "num_samples", min(SMOKE_SAMPLES, self.num_samples)
 
     def _milliseconds(self) -> float:
-        return STEP_MILLISECONDS[self.method] * self.num_samples * len(self.members()) * self.batch_size / (50 * 100)
+        if self.estimator == "reparameterized":
+            fixed, sample = STEP_MILLISECONDS[self.method]
+            return (fixed + sample * self.num_samples) * len(self.members()) * self.batch_size / (50 * 100)
+        samples = self.num_samples / 5 if self.estimator == "vimco" else 1
+        return ESTIMATOR_MILLISECONDS[self.estimator][self.method] * samples * len(self.seeds) / len(SEEDS)
