@@ -1,6 +1,7 @@
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from igr.paper import checkpoint, records
 from igr.paper.data import DataError
 from igr.paper.ensemble import Ensemble
 from igr.paper.run import Options, _Work, run_cell
+from igr.paper.select import Configuration
 from igr.paper.specs import SPECS, UNUSED, Vae
 
 CPU = torch.device("cpu")
@@ -327,7 +329,7 @@ def test_time_that_is_up_saves_and_ends_well(tmp_path):
 ROOT = Path(__file__).parents[2]
 OURS = sorted(
     file
-    for kind in ("table1", "relax", "s4", "beyond")
+    for kind in ("table1", "relax", "s4", "beyond", "sop", "nonparametric")
     for file in (ROOT / "results" / "ours" / kind).rglob("records.jsonl")
 )
 
@@ -336,8 +338,8 @@ OURS = sorted(
 def test_committed_records_are_complete_and_of_committed_code(file):
     found = records.read(file)
     cell = SPECS[file.parent.relative_to(ROOT / "results" / "ours").as_posix()]
-    expected = {(m.tau, m.prior_temperature, m.seed) for m in cell.members()}
-    assert {(r["tau"], r["prior_temperature"], r["seed"]) for r in found} == expected
+    assert {(Configuration.of(r), r["seed"]) for r in found} == {(m.configuration, m.seed) for m in cell.members()}
+    assert len(found) == len(cell.members())
     for r in found:
         assert (r["smoke"], r["synthetic"], r["settings"]["data"]) == (False, False, "files")
         assert {name: r["settings"][name] for name in cell.settings()} == cell.settings()
@@ -350,13 +352,20 @@ def test_committed_records_are_complete_and_of_committed_code(file):
         assert answer.stdout.strip() == tree
 
 
-def test_numbers_of_the_docs_are_those_of_the_records(tmp_path):
+PAGES = {"sop": "completions.md", "nonparametric": "mixtures.md"}
+
+
+@pytest.mark.parametrize("page", ["experiments.md", *PAGES.values()])
+def test_numbers_of_the_docs_are_those_of_the_records(page, tmp_path):
+    """Every cell that has records is quoted on its page, twice if there are two choices of τ."""
     from igr.paper.report import build
 
     made = build([ROOT / "results" / "ours"], tmp_path)
     lines = made.markdown.read_text(encoding="utf-8").splitlines()
-    text = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
-    quoted = [line for line in text.splitlines() if line.startswith(("| IGR", "| GS"))]
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    quoted = [line for line in text.splitlines() if re.fullmatch(r"\| (IGR|GS|DLDPMM)\b.* of \d+ \|", line)]
     cells = [SPECS[file.parent.relative_to(ROOT / "results" / "ours").as_posix()] for file in OURS]
-    assert len(quoted) == sum(1 if cell.temperatures == UNUSED else 2 for cell in cells)  # two choices of τ, or none
+    here = [cell for cell in cells if PAGES.get(cell.id.split("/")[0], "experiments.md") == page]
+    both = [cell for cell in here if isinstance(cell, Vae) and cell.temperatures != UNUSED]
+    assert len(quoted) == len(here) + len(both)
     assert all(line in lines for line in quoted)

@@ -42,12 +42,13 @@ class BlockNoise(NoiseSource):
         seeds: R different ones.
         owner: which of them each of the E members has, ``(E,)``.
         at: the step, ``(1,)``, which is read where a graph can read it.
+        steps: how many an epoch has: a block is no longer.
     """
 
-    def __init__(self, seeds: Sequence[int], owner: Tensor, at: Tensor) -> None:
-        self._seeds, self._owner, self._at = seeds, owner, at
+    def __init__(self, seeds: Sequence[int], owner: Tensor, at: Tensor, steps: int = BLOCK) -> None:
+        self._seeds, self._owner, self._at, self._length = seeds, owner, at, min(BLOCK, steps)
         self._requests: list[_Request] = []
-        self._buffers: list[Tensor] = []  # (BLOCK, ..., R, B, N, k) each
+        self._buffers: list[Tensor] = []  # (length, ..., R, B, N, k) each
         self._place = (0, -1)
         self._next = 0
 
@@ -80,7 +81,7 @@ class BlockNoise(NoiseSource):
         *lead, _, B, N, k = request.shape
         small = request.like.new_zeros(())  # not the tensor itself, which would be kept alive
         self._requests.append(request._replace(like=small))
-        self._buffers.append(small.new_zeros((BLOCK, *lead, len(self._seeds), B, N, k)))
+        self._buffers.append(small.new_zeros((self._length, *lead, len(self._seeds), B, N, k)))
         self._fill(len(self._buffers) - 1)
 
     @torch.no_grad()

@@ -73,7 +73,7 @@ class Trainer(ABC):
         self._owner = torch.tensor([cell.seeds.index(m.seed) for m in self.members], device=device)
         self._order = torch.zeros(R, self.steps, B, dtype=torch.int64, device=device)
         self._at = torch.zeros(1, dtype=torch.int64, device=device)  # the step, where a graph can read it
-        self._noise = BlockNoise(cell.seeds, self._owner, self._at)
+        self._noise = BlockNoise(cell.seeds, self._owner, self._at, self.steps)
         self._shuffled = self._block = -1  # which order and noise are in place
         self._kept = [p.detach().clone() for p in model.parameters()]  # the last finite state, for members that fail
         self._graph: torch.cuda.CUDAGraph | None = None
