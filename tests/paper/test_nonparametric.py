@@ -15,7 +15,7 @@ from igr.paper.nonparametric.bounds import Noise, draw_noise, joint_bound, publi
 from igr.paper.nonparametric.laws import KumaraswamySticks, LogitNormalSticks, expected_softplus, log_prior
 from igr.paper.nonparametric.model import EnsembleMixture, prior_means
 from igr.paper.nonparametric.spec import Mixture
-from igr.paper.nonparametric.sticks import broken, log_components, log_unbroken
+from igr.paper.nonparametric.sticks import broken, chances, log_components, log_unbroken
 from igr.paper.streams import generator_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -197,6 +197,43 @@ def test_sticking_the_landing_keeps_the_mean_of_the_gradient(name):
         assert ((exact.mean(0) - stuck.mean(0)) / error)[moving].abs().max() < 5
 
 
+def test_chances_are_masks_on_average():
+    generator = torch.Generator().manual_seed(4)
+    mu, xi = torch.tensor([0.5, 1.0, -0.5, 2.0, 0.0]), torch.tensor([0.0, -1.0, 0.5, 0.3, 0.0])
+    y = mu + xi.exp() * torch.randn(100_000, 5, generator=generator)
+    mask = broken(y, torch.tensor(5), 0.97)
+    assert 0.01 < mask.double().mean(0)[-1] < 0.9
+    difference = chances(mu, xi, torch.nn.functional.logsigmoid(-y), mask, 0.97).double() - mask.double()
+    assert difference[:, 0].abs().max() == 0
+    assert max(z_score(difference[:, k], 0.0) for k in range(1, 5)) < 5
+
+
+@pytest.mark.parametrize("landing", [False, True])
+def test_the_gradient_knows_what_a_further_stick_costs(landing):
+    """Against differences of the integral: a first stick that often stops, and a second whose divergence is large."""
+    start = torch.tensor([6.0, 3.0, 0.4, -1.2, *OUTPUTS["igr-sb-mm"][4:]], dtype=F64)
+
+    def model_at(output, copies=1):
+        model = mixture_of(cell_of("igr-sb-mm", rho=0.9995), copies=copies)
+        model.means.copy_(torch.tensor(MEANS).view(-1, 1))
+        with torch.no_grad():
+            model.weights[model.depth - 1].zero_()
+            model.biases[model.depth - 1].copy_(output)
+        return model
+
+    size, batch, h = 300, 40, 1e-3
+    model = model_at(start, size)
+    x = torch.tensor(X, dtype=F64).expand(size, batch, 3)
+    joint_bound(model, x, draw_noise(model, (size, batch), generator_of(0, "test")), landing=landing).mean(
+        -1
+    ).sum().backward()
+    found = model.biases[model.depth - 1].grad[:, 0, :4]
+    for k, step in enumerate(h * torch.eye(len(start), dtype=F64)[:4]):
+        expected = (Exact(model_at(start + step)).elbo() - Exact(model_at(start - step)).elbo()) / (2 * h)
+        assert abs(expected) > 0.1
+        assert z_score(found[:, k], expected) < 5
+
+
 @pytest.mark.parametrize("alpha", [1.0, 2.5])
 def test_sticking_the_landing_has_no_variance_where_posterior_and_prior_agree(alpha):
     """Its defining property: a gradient of zero, sample by sample; log q with its score has the same value, and none.
@@ -242,18 +279,20 @@ def test_landing_and_published_objective_are_their_formulas(name):
         v = sp.expit(y)
         M = 1 if method == "igr-sb-mm" and v[0] > rho else 2
         pi = np.array([v[0], 1 - v[0]] if M == 1 else [v[0], (1 - v[0]) * v[1], (1 - v[0]) * (1 - v[1])])
-        log_sticks = sum(np.subtract(*exact.log_q(k, y[k])[::-1]) for k in range(M))
+        of_sticks = [np.subtract(*exact.log_q(k, y[k])[::-1]) for k in range(2)]
+        log_sticks = sum(of_sticks[:M])
+        further = 1.0 if method == "dldpmm" else scipy.stats.norm.cdf((sp.logit(rho) - one[0]) / np.exp(two[0]))
         z = exact.mean + np.exp(exact.xi) * noise.z[0, i, :, 0].numpy()
         logits = exact.network(z[:, None], exact.layers[model.depth :])
         fit = (exact.x * sp.log_expit(logits) + (1 - exact.x) * sp.log_expit(-logits)).sum(-1)[: M + 1]
         log_p = scipy.stats.norm(exact.means).logpdf(z)[: M + 1]
         log_q = scipy.stats.norm(exact.mean, np.exp(exact.xi)).logpdf(z)[: M + 1]
         correction = 0.0 if most == M + 1 else pi[-1] * math.log(1 + alpha)
-        expected = (pi * (fit + log_p - log_q)).sum() - correction + log_sticks
+        expected = (pi * (fit + log_p - log_q)).sum() - correction + of_sticks[0] + further * of_sticks[1]
         mixed = (pi * (fit + log_p)).sum() - np.log((pi * np.exp(log_q)).sum()) + log_sticks
         assert joint[0, i].item() == pytest.approx(expected, abs=1e-9)
         assert published[0, i].item() == pytest.approx(mixed, abs=1e-9)
-        assert mixed < expected + correction  # Jensen's inequality
+        assert mixed - log_sticks < (pi * (fit + log_p - log_q)).sum()  # Jensen's inequality
 
 
 @pytest.mark.parametrize("alpha", [0.4, 1.0, 2.5])
@@ -353,14 +392,19 @@ def test_members_with_fewer_components_are_what_they_are_alone():
 @pytest.mark.parametrize("alpha", [1.0, 2.5])
 @pytest.mark.parametrize("method", ["igr-sb-mm", "dldpmm"])
 def test_extreme_parameters_are_survived(method, alpha, landing):
-    """In float32: sticks with parameters of ±30, and scales of z of exp(±10), in all combinations."""
+    """In float32: sticks with parameters of ±30, and scales of z of exp(±10), in all combinations.
+
+    A component that is cut off has no say, be its scale infinite.
+    """
     model = mixture_of(cell_of(method, K=4, most=5 if method == "dldpmm" else 4, alpha=alpha, L=2)).float()
     noise = Noise(*(each.float() for each in draw_noise(model, (1, 40), generator_of(0, "test"))))
     x = torch.tensor(X).expand(1, 40, 3)
     for one in (-30.0, 0.0, 30.0):
         for two in (-30.0, 0.0, 30.0):
             for scale in (-10.0, 10.0):
-                output = torch.tensor([[one] * 3 + [two] * 3 + [1.0] * 8 + [scale] * 8])
+                cut = method == "igr-sb-mm" and (one, two) == (30.0, -30.0)  # the first stick takes all
+                last = 60.0 if cut else scale
+                output = torch.tensor([[one] * 3 + [two] * 3 + [1.0] * 8 + [scale] * 4 + [last] * 4])
                 with torch.no_grad():
                     model.biases[model.depth - 1].copy_(output)
                 model.zero_grad()

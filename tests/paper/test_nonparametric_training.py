@@ -10,7 +10,7 @@ import torch
 
 from igr.paper.measure import assess
 from igr.paper.models import members_axis
-from igr.paper.noise import BLOCK, draw
+from igr.paper.noise import draw
 from igr.paper.nonparametric.assess import Budget
 from igr.paper.nonparametric.bounds import Noise, draw_noise, joint_bound, published_objective, weigh
 from igr.paper.nonparametric.ensemble import MixtureEnsemble
@@ -112,16 +112,17 @@ def test_loss_is_minus_the_bound(method, landing):
             torch.zeros((), dtype=F64),
             [generator_of(member.seed, "noise", 0, 0, *n) for n in ((), (1,))],
         )
-        sticks = draw(start.stick_noise, (BLOCK, 60, 1, 5), like, generators[0])[0].transpose(0, 1)
-        z = draw("gaussian", (BLOCK, 60, 6, 3), like, generators[1])[0].unsqueeze(0)
+        sticks = draw(start.stick_noise, (1, 60, 1, 5), like, generators[0])[0].transpose(0, 1)
+        z = draw("gaussian", (1, 60, 6, 3), like, generators[1])[0].unsqueeze(0)
         noise = Noise(sticks[..., : C - 1], z[:, :, :C])
         expected = -joint_bound(start.subset([i]), x, noise, landing=landing).mean()
         torch.testing.assert_close(found[i], expected.detach(), rtol=1e-10, atol=0)
 
 
+@pytest.mark.parametrize("landing", [False, True])
 @pytest.mark.parametrize("method", METHODS)
-def test_curve_is_the_bound_with_noise_of_the_seed(method):
-    made = ensemble(cell_of(method))
+def test_curve_is_the_bound_with_noise_of_the_seed_and_exact_divergences(method, landing):
+    made = ensemble(replace(cell_of(method), landing=landing))
     found = made.held_out(torch.from_numpy(IMAGES))["elbo"]
     x = torch.from_numpy(IMAGES).to(F64).unsqueeze(0)
     for i, member in enumerate(made.members):

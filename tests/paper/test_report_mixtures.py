@@ -225,10 +225,16 @@ def test_without_vectors_there_are_no_such_figures(tmp_path):
     [
         ({"tau": 0.5}, "tau"),
         ({"num_components": "9"}, "num_components"),
+        ({"num_components": True}, "num_components"),
+        ({"num_components": None}, "num_components"),
+        ({"metrics": {"test": {"log_likelihood": "-80"}}}, "metrics"),
+        ({"metrics": {"test": {"component_mass": []}}}, "metrics"),
+        ({"curves": {"elbo": [1.0]}}, "curves"),
+        ({"curves": {"epoch": [1], "elbo": ["x"]}}, "curves"),
         ({"metrics": {"test": {"component_mass": 0.5}}}, "metrics"),
         ({"metrics": {"test": {"components_histogram": ["0.5"]}}}, "metrics"),
     ],
-    ids=["tau", "num_components", "mass", "histogram"],
+    ids=["tau", "word", "truth", "none", "text", "empty", "no epochs", "no numbers", "mass", "histogram"],
 )
 def test_records_of_another_form_are_refused(tmp_path, change, names):
     with pytest.raises(ReportError, match=rf"is not one of a trained model: {names} missing"):

@@ -132,6 +132,12 @@ def test_there_is_no_published_protocol(spec):
     )
     assert result.exit_code == 2
     assert "protocol is 'published'" in " ".join(result.output.split())
+    assert "name specs of VAEs alone" in " ".join(result.output.split())
+
+
+def test_pairs_are_called_pairs():
+    assert SPECS["sop/mnist/gs+disarm"].description.endswith("DisARM of 2 pairs of hard samples")
+    assert SPECS["sop/mnist/gs+rloo"].description.endswith("RLOO of 4 hard samples")
 
 
 def test_vaes_are_none_of_these():

@@ -76,7 +76,8 @@ def add(app: "typer.Typer") -> None:
         try:
             cells, fits = _work(wanted, protocol, smoke, seed)
         except SpecError as error:
-            raise typer.BadParameter(str(error), param_hint="--protocol") from error
+            words = f"{error}; sop and nonparametric have no other protocol, so name specs of VAEs alone"
+            raise typer.BadParameter(words, param_hint="--protocol") from error
         if dry_run:
             _describe(cells, fits)
             return

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from igr.paper.evaluate import at_once, sample_categories
 from igr.paper.noise import draw
-from igr.paper.nonparametric.laws import StickDraw, Sticks, log_prior
+from igr.paper.nonparametric.laws import LogitNormalSticks, StickDraw, Sticks, log_prior
 from igr.paper.nonparametric.model import Components, EnsembleMixture
-from igr.paper.nonparametric.sticks import broken, log_components, log_unbroken
+from igr.paper.nonparametric.sticks import broken, chances, log_components, log_unbroken
 
 __all__ = ["Noise", "Weights", "draw_noise", "joint_bound", "published_objective", "weigh"]
 
@@ -45,6 +45,11 @@ class Draw(NamedTuple):
     def extra(self) -> Tensor:
         """The index of that component, ``(*)``."""
         return self.mask.sum(-1)
+
+    def of(self, components: Components) -> Components:
+        """The same with zeros for components that q leaves out: nothing of these may count, be it infinite."""
+        absent = self.log_q.isneginf().unsqueeze(-1)
+        return Components(*(each.masked_fill(absent, 0.0) for each in components))
 
     @property
     def log_leftover(self) -> Tensor:
@@ -91,8 +96,10 @@ def joint_bound(model: EnsembleMixture, x: Tensor, noise: Noise, *, landing: boo
 
     Note:
         Unless landing sticks, the divergences are exact: of z in closed form, and of every stick that is broken, since
-        whether it is does not depend on its own length. Gradients are those at a fixed M: that the chance of a further
-        stick, and with it what that one costs, moves with the parameters is not in them.
+        whether it is does not depend on its own length. For the same reason the terms of sticks have, in place of the
+        mask :math:`k \le M`, its expectation over the stick before (:func:`~igr.paper.nonparametric.sticks.chances`):
+        the mean is the same, and the gradient knows that a further stick costs something. What is left out of it is
+        that components are cut off, :math:`1 - \rho` of the mass at most.
 
     References:
         Roeder, Wu and Duvenaud (2017), Sticking the landing.
@@ -106,6 +113,7 @@ def joint_bound(model: EnsembleMixture, x: Tensor, noise: Noise, *, landing: boo
     sticks, components = model.encode(x)
     alpha = model.cell.concentration
     drawn = draw_sticks(model, sticks, noise.sticks, model.limit)
+    components = drawn.of(components)
     z = torch.addcmul(components.mean, components.xi.exp(), noise.z)
     fit = model.log_px(x, z)
     if landing:
@@ -116,7 +124,15 @@ def joint_bound(model: EnsembleMixture, x: Tensor, noise: Noise, *, landing: boo
         of_sticks = -sticks.kl(alpha)
     expected = (drawn.log_q.exp() * (fit + of_z)).sum(-1)
     extra = drawn.log_leftover.exp() * drawn.log_unbroken
-    return expected + extra + torch.where(drawn.mask, of_sticks, 0.0).sum(-1)
+    return expected + extra + _expected_over_sticks(model, sticks, drawn, of_sticks)
+
+
+def _expected_over_sticks(model: EnsembleMixture, sticks: Sticks, drawn: Draw, terms: Tensor) -> Tensor:
+    """The sum of what sticks add, each by the chance that it is broken."""
+    if model.precision is None or not isinstance(sticks, LogitNormalSticks):
+        return torch.where(drawn.mask, terms, 0.0).sum(-1)
+    chance = chances(sticks.mu, sticks.xi, drawn.at.log1m_v, drawn.mask, model.precision)
+    return (chance * torch.where(chance > 0, terms, 0.0)).sum(-1)
 
 
 def log_ratio(z: Tensor, mean: Tensor, xi: Tensor, prior_mean: Tensor) -> Tensor:
@@ -145,6 +161,7 @@ def published_objective(model: EnsembleMixture, x: Tensor, noise: Noise) -> Tens
     """
     sticks, components = model.encode(x)
     drawn = draw_sticks(model, sticks, noise.sticks, model.limit)
+    components = drawn.of(components)
     z = torch.addcmul(components.mean, components.xi.exp(), noise.z)
     log_p = -0.5 * (z - model.means).square().sum(-1)
     log_q = -(0.5 * noise.z.square() + components.xi).sum(-1)  # both without the same constant

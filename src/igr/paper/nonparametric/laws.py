@@ -115,9 +115,9 @@ def expected_softplus(mu: Tensor, sigma: Tensor) -> Tensor:
         >>> expected_softplus(torch.tensor([0.0, 0.0]), torch.tensor([0.001, 2.0]))
         tensor([0.6931, 1.0677])
     """
-    variances, weights = _logistic_mixture(mu.dtype, mu.device)
+    scales, weights = _logistic_mixture(mu.dtype, mu.device)
     mu = mu.unsqueeze(-1)
-    s = (sigma.square().unsqueeze(-1) + variances).sqrt()  # (*, nodes)
+    s = torch.hypot(sigma.unsqueeze(-1), scales)  # (*, nodes)
     x = mu / s
     ramp: Tensor = mu * torch.special.ndtr(x) + s * (-0.5 * x.square()).exp() / math.sqrt(2 * math.pi)
     return (ramp * weights).sum(-1)
@@ -125,7 +125,7 @@ def expected_softplus(mu: Tensor, sigma: Tensor) -> Tensor:
 
 @lru_cache(maxsize=8)
 def _logistic_mixture(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Variances and weights of normals that make up a logistic variable.
+    """Scales and weights of normals that make up a logistic variable.
 
     Kept, since nothing can be copied to a device while a graph is captured there.
     """
@@ -134,5 +134,5 @@ def _logistic_mixture(dtype: torch.dtype, device: torch.device) -> tuple[Tensor,
     density = 8 * T * ((-1.0) ** (j - 1) * j**2 * np.exp(-2 * (j * T) ** 2)).sum(0)
     weights = density * T / (density * T).sum()  # in log T
     with torch.inference_mode(False):
-        variances = torch.tensor(4 * T**2, dtype=dtype, device=device)
-        return variances, torch.tensor(weights, dtype=dtype, device=device)
+        scales = torch.tensor(2 * T, dtype=dtype, device=device)
+        return scales, torch.tensor(weights, dtype=dtype, device=device)

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from igr.paper.likelihood import bernoulli_log_prob
-from igr.paper.models import select_members
+from igr.paper.models import glorot, select_members
 from igr.paper.nonparametric.laws import LAWS, Sticks
 from igr.paper.nonparametric.spec import Mixture
 from igr.paper.streams import generator_of
@@ -78,7 +78,7 @@ class EnsembleMixture(nn.Module):
         layers = [*pairwise([num_pixels, hidden, hidden, hidden]), (hidden, coded)]
         self.depth = len(layers)
         layers += pairwise([cell.latent_dim, hidden, hidden, num_pixels])
-        weights = [[self._start(each, size, K) for size in layers] for each, K in zip(generators, sizes, strict=True)]
+        weights = [self._start(each, layers, K) for each, K in zip(generators, sizes, strict=True)]
         self.weights = nn.ParameterList([torch.stack(each).to(dtype) for each in zip(*weights, strict=True)])
         self.biases = nn.ParameterList([torch.zeros(len(members), 1, size[1], dtype=dtype) for size in layers])
         self.register_buffer("means", prior_means(cell)[: self.shape[0]].to(dtype))
@@ -132,14 +132,17 @@ class EnsembleMixture(nn.Module):
             h = h.relu() if i + 1 < end else h
         return h
 
-    def _start(self, generator: torch.Generator, size: tuple[int, int], K: int) -> Tensor:
-        """Uniform weights of one layer of a member with K components, in float32 whatever the model computes in."""
-        (C, L), (fan_in, fan_out) = self.shape, size
-        own = self.num_outputs(K) if fan_out == self.num_outputs(C) else fan_out
-        limit = math.sqrt(6 / (fan_in + own))
-        weight = torch.empty(fan_in, own).uniform_(-limit, limit, generator=generator)
-        if own == fan_out:
-            return weight
+    def _start(self, generator: torch.Generator, layers: Sequence[tuple[int, int]], K: int) -> list[Tensor]:
+        """The weights of a member with K components; the last ones of its encoder are filled up to those of C."""
+        sizes = list(layers)
+        sizes[self.depth - 1] = sizes[self.depth - 1][0], self.num_outputs(K)
+        weights = [glorot([generator], *size)[0] for size in sizes]
+        weights[self.depth - 1] = self._widened(weights[self.depth - 1], K)
+        return weights
+
+    def _widened(self, weight: Tensor, K: int) -> Tensor:
+        """Outputs for K components at the places that they have among those for C, the others zero."""
+        C, L = self.shape
         sticks, components = weight.split([2 * (K - 1), 2 * K * L], -1)
         sticks = F.pad(sticks.unflatten(-1, (2, K - 1)), (0, C - K))
         components = F.pad(components.unflatten(-1, (2, K, L)), (0, 0, 0, C - K))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from igr.functional import log_stick_breaking
 
-__all__ = ["broken", "log_components", "log_unbroken"]
+__all__ = ["broken", "chances", "log_components", "log_unbroken"]
 
 
 @torch.no_grad()
@@ -42,6 +42,37 @@ def broken(y: Tensor, limit: Tensor, precision: float | None = None) -> Tensor:
         return mask.expand(y.shape)
     before = F.pad(F.logsigmoid(-y[..., :-1]).cumsum(-1), (1, 0))  # what is left before each stick
     return mask & (before >= math.log1p(-precision))
+
+
+def chances(mu: Tensor, xi: Tensor, log1m_v: Tensor, mask: Tensor, precision: float) -> Tensor:
+    r"""The probability that a logit-normal stick is broken, given those before the last one before it.
+
+    .. math:: P(k + 1 \le M | v_{<k}) = 1[k \le M]\, \Phi\left(\frac{\log(e^t - 1) - \mu_k}{\sigma_k}\right), \quad
+        t = \sum_{i<k} \log(1 - v_i) - \log(1 - \rho),
+
+    since stick k + 1 is broken if :math:`-\log(1 - v_k) \le t`. On average it is the mask; but it has no jumps, so that
+    its gradient says what the mask's does not: how the number of sticks moves with the parameters.
+
+    Arguments:
+        mu: of the sticks' log-odds, ``(*, C - 1)``.
+        xi: the logarithms of their scales.
+        log1m_v: :math:`\log(1 - v)`.
+        mask: what :func:`broken` says.
+        precision: :math:`\rho`.
+
+    Example:
+        >>> mu = torch.tensor([0.0, 0.0, 0.0])
+        >>> y = torch.tensor([1.0, 3.0, 0.0])
+        >>> mask = broken(y, torch.tensor(3), 0.95)
+        >>> mask, chances(mu, torch.zeros(3), F.logsigmoid(-y), mask, 0.95)
+        (tensor([ True,  True, False]), tensor([1.0000, 0.9984, 0.9301]))
+    """
+    t = F.pad(log1m_v[..., :-2].cumsum(-1), (1, 0)) - math.log1p(-precision)  # of all but the last stick
+    possible = mask[..., :-1] & (t > torch.finfo(t.dtype).tiny)
+    t = torch.where(possible, t, 1.0)
+    edge = t + (-torch.expm1(-t)).log()
+    next_one = torch.special.ndtr((edge - mu[..., :-1]) * (-xi[..., :-1]).exp())
+    return F.pad(torch.where(possible, next_one, 0.0), (1, 0), value=1.0)
 
 
 def log_components(y: Tensor, mask: Tensor) -> Tensor:

@@ -94,10 +94,10 @@ def _check_trained(record: Record, path: Path) -> None:
         "seed": not isinstance(record["seed"], int),
         "tau": not isinstance(record["tau"], types.NoneType if mixture else int | float),
         "prior_temperature": not isinstance(record["prior_temperature"], int | float | None),
-        "num_components": not isinstance(record.get("num_components"), int | None),
+        "num_components": not _has_size(record, mixture),
         "status": record.get("status") not in ("finished", "failed"),
         "metrics": not isinstance(metrics, dict) or not all(map(_has_values, metrics.values())),
-        "curves": not isinstance(curves, dict) or len({len(each) for each in curves.values()}) > 1,
+        "curves": not _has_points(curves),
         "settings": not isinstance(record["settings"], dict) or record["settings"].get("method") not in METHODS,
     }
     if names := [name for name, bad in wrong.items() if bad]:
@@ -107,12 +107,35 @@ def _check_trained(record: Record, path: Path) -> None:
         )
 
 
+def _has_size(record: Record, mixture: bool) -> bool:
+    """Whether it has a number of components if its posterior has one, and none otherwise."""
+    size = record.get("num_components")
+    if mixture and record["settings"].get("method") == "dldpmm":
+        return type(size) is int and size > 1
+    return size is None and ("num_components" in record) == mixture
+
+
 def _has_values(metrics: object) -> bool:
     """Whether it is metrics by their names: numbers, but for some that are several."""
     if not isinstance(metrics, dict):
         return False
-    vectors = [metrics[name] for name in VECTORS if name in metrics]
-    return all(isinstance(each, list) and all(isinstance(x, int | float) for x in each) for each in vectors)
+    several = [each for name, each in metrics.items() if name in VECTORS]
+    single = [each for name, each in metrics.items() if name not in VECTORS]
+    return all(each is None or _is_number(each) for each in single) and all(
+        isinstance(each, list) and each and all(map(_is_number, each)) for each in several
+    )
+
+
+def _has_points(curves: object) -> bool:
+    """Whether it is curves by their names, each with a number or nothing for every epoch."""
+    if not isinstance(curves, dict) or not all(isinstance(each, list) for each in curves.values()):
+        return False
+    numbers = all(x is None or _is_number(x) for each in curves.values() for x in each)
+    return numbers and len(set(map(len, curves.values()))) <= 1 and ("epoch" in curves or not curves)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)
 
 
 def _check_unmixed(found: Sequence[tuple[Record, Path]]) -> None:

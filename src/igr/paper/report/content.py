@@ -44,12 +44,12 @@ READING = (
     "Even with 1,000 samples the bound may be several nats below log p(x), by different amounts for different methods. "
     "Where AIS, which is closest to log p(x), orders two models otherwise than the bound, AIS is to be believed.",
     "The continuous ELBO is of the relaxed model that is trained, and says nothing certain of the discrete one.",
-    "Rows with RELAX, USPGBL, RLOO, ReinMax, GapST, Gumbel-Rao or IGR-Rao train the discrete ELBO itself: its KL is "
+    "VAEs with RELAX, USPGBL, RLOO, ReinMax, GapST, Gumbel-Rao or IGR-Rao train the discrete ELBO itself: its KL is "
     "exact, and the gradient of the rest is what that estimator makes of hard samples.",
 )
 LENGTH = (
-    "Specs fix the learning rate at 3e-4 and the length at 300 epochs, for every method; the paper says 1e-4 or 3e-4, "
-    "and 300 to 500 epochs, and not which where. "
+    "Specs of VAEs fix the learning rate at 3e-4 and the length at 300 epochs, for every method; the paper says 1e-4 "
+    "or 3e-4, and 300 to 500 epochs, and not which where. "
 )
 FURTHER = {  # sections of tables, and what is said of them
     "relax": "The appendix's table of RELAX: test log-likelihood, and the discrete ELBO of the same models. The rows "
@@ -67,10 +67,11 @@ def compose(found: Records, announce: Announce) -> Document:
         lead.append(Text.of(SYNTHETIC, warning=True))
     if (words := changed(found.all)) is not None:
         lead.append(Text.of(words, warning=True))
-    lead.append(Text((*READING, LENGTH + _lengths(found.cells))))
     vaes = [cell for cell in found.cells if cell.kind in tables.TITLES]
+    about_vaes = bool(vaes) or not found.cells
+    lead.extend([Text((*READING, LENGTH + _lengths(vaes)))] if about_vaes else [])
     sections = [
-        *_tables([cell for cell in vaes if cell.protocol == "honest"]),
+        *(_tables([cell for cell in vaes if cell.protocol == "honest"]) if about_vaes else ()),
         *_other_protocols(vaes),
         *_figures(vaes, announce),
         *_other_models(found.cells, announce),
@@ -83,10 +84,7 @@ def compose(found: Records, announce: Announce) -> Document:
 
 
 def _lengths(cells: Sequence[Cell]) -> str:
-    """What these records have, whatever specs say; completions have a section that says it."""
-    if any(cell.kind == "sop" for cell in cells):
-        others = [cell for cell in cells if cell.kind != "sop"]
-        return (f"{_lengths(others)} " if others else "") + "Structured output prediction has others, see there."
+    """What these records have, whatever specs say."""
     rates = sorted({cell.settings["learning_rate"] for cell in cells if "learning_rate" in cell.settings})
     epochs = sorted({cell.settings["epochs"] for cell in cells if "epochs" in cell.settings})
     if not rates or not epochs:

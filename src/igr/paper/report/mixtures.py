@@ -32,13 +32,15 @@ CAPTION = "Test split, nats: mean ± standard deviation over n seeds. * One samp
 READING = (
     "A VAE with a Dirichlet process mixture of Gaussians as its prior. DLDPMM has Kumaraswamy sticks and K components, "
     "with K chosen on the validation split by the bound; IGR-SB-MM has logit-normal sticks, as many as it takes for a "
-    "sample to make up more than ρ{precision}, and the rest of the mass is on one more component.",
+    "sample to make up more than ρ{precision}, and the rest of the mass is on one more component. From the twentieth "
+    "on components have one mean in the prior, and so are one.",
     "The bound is that of importance sampling: sticks, component and latent variable are drawn together from the "
     "posterior, and on average it is not above log p(x). The ELBO, the mean of the same log-weights, is the joint "
     "bound of component and latent variable, which is trained.",
     "What the paper calls a test log-likelihood is, in its code, the training objective with one sample, and no "
     "log-likelihood. Its mixed term is the logarithm of a sum over components, each at a sample of its own, which puts "
-    "it below the joint bound, the more so the more components there are. That objective is here as well, for the sake "
+    "it below the joint bound, the more so the more components there are (what it leaves out, that components beyond "
+    "the last are possible, is a small part of that). That objective is here as well, for the sake "
     "of Δ, which is ours by it minus the paper's.",
     "In the published code the means of the prior's components are drawn anew for every place in a batch and are not "
     "kept, + SL is applied to DLDPMM alone, and K is chosen on the test split. Here the means are drawn once and kept, "

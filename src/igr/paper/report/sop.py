@@ -28,8 +28,9 @@ READING = (
     "reach both values, and the network is the paper's, 240 ∼ 240 – sample – 240 ∼ 240 – sample.",
     "What the paper calls a weight decay of 1e-3 is a decay of the learning rate in its code: 1e-3 / (1 + 1e-3 t) at "
     "step t, and not below 1e-4. So it is here, with batches of 100 and 100 epochs as in the paper.",
-    "S is how many samples of relaxed units log-mean-exp is taken over in training: one where it is not named, as in "
-    "the paper. Rows with an estimator train the discrete network by hard samples, and have no relaxed value.",
+    "S is how many samples of units log-mean-exp is taken over in training, relaxed ones, and with VIMCO hard ones: "
+    "one where it is not named, as in the paper. Rows with an estimator train the discrete network by hard samples, "
+    "and have no relaxed value; but for VIMCO, they train the mean of log p itself.",
 )
 TRAINING = (
     "at the chosen τ; mean ± standard deviation over seeds. Dotted: the training objective, which is of training "

@@ -21,7 +21,7 @@ from igr._normal import log_ndtr
 from igr.distributions import GumbelSoftmax, InvertibleGaussian
 from igr.estimators import Estimate
 from igr.estimators._core import Latent
-from igr.estimators.vimco import _leave_one_out
+from igr.estimators.vimco import leave_one_out
 from igr.functional import NoiseSource
 from igr.paper.sop.model import EnsembleCompletion
 from igr.paper.sop.objectives import flow
@@ -94,7 +94,7 @@ def _joint_vimco(model: EnsembleCompletion, upper: Tensor, loss: Loss, tau: Tens
     log_q = first.log_prob(D1) + second.log_prob(D2).squeeze(0)  # (S, E, B)
     log_w = -second.call(D2).squeeze(0)
     bound = log_w.logsumexp(0) - math.log(len(log_w))
-    advantage = (bound - _leave_one_out(log_w)).detach()
+    advantage = (bound - leave_one_out(log_w)).detach()
     score = (advantage * log_q).sum(0)
     return torch.where(fine1 & fine2.all(0), -(bound + (score - score.detach())), math.nan)
 

@@ -7,14 +7,13 @@ of the lower half.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from igr.paper.likelihood import bernoulli_log_prob
-from igr.paper.models import PLANAR_LAYERS, PLANAR_STD, glorot, members_axis
+from igr.paper.models import PLANAR_LAYERS, PLANAR_STD, glorot, select_members
 from igr.paper.sop.spec import Completion
 from igr.paper.streams import generator_of
 
@@ -81,11 +80,7 @@ class EnsembleCompletion(nn.Module):
 
     def subset(self, rows: Sequence[int]) -> EnsembleCompletion:
         """Some of the members, as copies."""
-        other = copy.deepcopy(self)
-        for parameter in other.parameters():
-            index = torch.as_tensor(rows, device=parameter.device)
-            parameter.data = parameter.data.index_select(members_axis(parameter), index)
-        return other
+        return select_members(self, rows)
 
     def halves(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The upper and the lower half of images ``(E, B, D)``."""

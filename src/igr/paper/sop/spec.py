@@ -117,7 +117,9 @@ class Completion(Trained):
         if self.estimator == "vimco":
             return f"{words}, log-mean-exp over {count(self.num_samples, 'hard sample')}, {self._estimator}"
         if self.estimator != "reparameterized":
-            return f"{words}, {self._estimator} of {count(self.num_samples, 'hard sample')}"
+            each = "pair" if self.estimator == "disarm" else "hard sample"
+            last = " of hard samples" if self.estimator == "disarm" else ""
+            return f"{words}, {self._estimator} of {count(self.num_samples, each)}{last}"
         return f"{words}, log-mean-exp over {count(self.num_samples, 'relaxed sample')}"
 
     def settings(self) -> dict[str, Any]:
