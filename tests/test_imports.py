@@ -29,7 +29,7 @@ def imported_packages(importtime: str) -> set[str]:
         ),
         ("-m", "igr", "list"),
         ("-m", "igr", "data", "status"),
-        ("-m", "igr", "run", "table1/*", "--dry-run"),
+        ("-m", "igr", "run", "table1/*", "sop/*", "nonparametric/*", "--dry-run"),
     ],
     ids=" ".join,
 )

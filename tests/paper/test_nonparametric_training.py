@@ -280,3 +280,9 @@ def test_as_many_components_are_used_as_there_are_clusters(num_clusters, landing
     shown = ink.reshape(BLOCKS, BLOCKS, BLOCK_SIZE).mean(-1).argmax(-1)
     assert set(shown[:num_clusters]) == set(range(num_clusters))
     assert sorted(shown) == list(range(BLOCKS))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_bound_of_one_draw_is_the_lower_bound(method):
+    for found in assess(ensemble(cell_of(method)), IMAGES, "validation", [0, 1], Budget(m=1, published=1)):
+        assert found["log_likelihood"] == pytest.approx(found["elbo"], abs=1e-12)

@@ -159,6 +159,8 @@ def test_curves_are_of_held_out_images_beside_the_training_objective(tmp_path):
     np.testing.assert_allclose(held, np.stack([EPOCHS, best - 3 - 90 / EPOCHS], -1))
     np.testing.assert_allclose(training, np.stack([EPOCHS, best + 4 - 60 / EPOCHS], -1))  # a loss, turned over
     assert {to_hex(line.get_color()) for line in axes.lines} == {METHODS["igr-i"].colour}
+    low, high = axes.get_ylim()
+    assert low < held[-1, 1] < training[-1, 1] < high < training[-1, 1] + 20
 
 
 def test_many_variants_are_wrapped(tmp_path):
