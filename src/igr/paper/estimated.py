@@ -20,6 +20,7 @@ from igr.distributions import GumbelSoftmax, InvertibleGaussian
 from igr.estimators import Estimate
 from igr.functional import NoiseSource
 from igr.kl import categorical_kl
+from igr.paper.gradients import estimate
 from igr.paper.models import EnsembleVae
 from igr.paper.objectives import NODES
 from igr.recovery import recovered_log_probs
@@ -87,23 +88,11 @@ def _posterior(vae: EnsembleVae, x: Tensor, temperature: Tensor) -> tuple[Poster
 
 
 def _estimate(vae: EnsembleVae, q: Posterior, f: Loss, tau: Tensor, noise: NoiseSource) -> Estimate:
-    S = vae.cell.num_samples
-    match vae.cell.estimator:
-        case "reinmax":
-            return estimators.reinmax(q, f, num_samples=S, temperature=tau, generator=noise)
-        case "gapst":
-            return estimators.gapped_straight_through(q, f, num_samples=S, temperature=tau, generator=noise)
-        case "rao":
-            rao = estimators.gumbel_rao if vae.cell.method == "gs" else estimators.igr_rao
-            return rao(q, f, num_samples=S, generator=noise)
-        case "rloo":
-            return estimators.rloo(q, f, num_samples=S, generator=noise)
-        case "uspg":
-            return estimators.uspg(q, f, num_samples=S, generator=noise)
-        case "relax":
+    name, S = vae.cell.estimator, vae.cell.num_samples
+    if name != "relax":
+        return estimate(name, q, f, num_samples=S, temperature=tau, generator=noise)
 
-            def control_variate(z: Tensor) -> Tensor:
-                return f(z) + vae.control(z)
+    def control_variate(z: Tensor) -> Tensor:
+        return f(z) + vae.control(z)
 
-            return estimators.relax(q, f, num_samples=S, control_variate=control_variate, generator=noise)
-    raise NotImplementedError(f"no estimator is called {vae.cell.estimator!r}")
+    return estimators.relax(q, f, num_samples=S, control_variate=control_variate, generator=noise)

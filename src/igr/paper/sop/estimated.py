@@ -16,13 +16,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from igr import estimators
 from igr._normal import log_ndtr
 from igr.distributions import GumbelSoftmax, InvertibleGaussian
-from igr.estimators import Estimate
 from igr.estimators._core import Latent
 from igr.estimators.vimco import leave_one_out
 from igr.functional import NoiseSource
+from igr.paper.gradients import estimate
 from igr.paper.sop.model import EnsembleCompletion
 from igr.paper.sop.objectives import flow
 
@@ -76,7 +75,9 @@ def estimated_loss(model: EnsembleCompletion, x: Tensor, tau: Tensor, noise: Noi
 def _nested(model: EnsembleCompletion, layer: int, h: Tensor, f: Loss, tau: Tensor, noise: NoiseSource) -> Tensor:
     """The estimate of E[f] over one layer, ``(*, E, B)`` for h of shape ``(*, E, B, in)``."""
     q, fine = _layer(model, layer, h, tau)
-    return torch.where(fine, _estimate(model, q, f, tau, noise).surrogate, math.nan)
+    cell = model.cell
+    found = estimate(cell.estimator, q, f, num_samples=cell.num_samples, temperature=tau, generator=noise)
+    return torch.where(fine, found.surrogate, math.nan)
 
 
 def _joint_vimco(model: EnsembleCompletion, upper: Tensor, loss: Loss, tau: Tensor, noise: NoiseSource) -> Tensor:
@@ -119,29 +120,6 @@ def _layer(model: EnsembleCompletion, layer: int, h: Tensor, tau: Tensor) -> tup
     else:
         q = _GaussianBit(mu, sigma, tau, validate_args=False)
     return q, fine.all(-1).all(-1)
-
-
-def _estimate(model: EnsembleCompletion, q: Layer, f: Loss, tau: Tensor, noise: NoiseSource) -> Estimate:
-    S = model.cell.num_samples
-    match model.cell.estimator:
-        case "st_relaxed":
-            return estimators.st_relaxed(q, f, num_samples=S, generator=noise)
-        case "straight_through":
-            return estimators.straight_through(q, f, num_samples=S, temperature=tau, generator=noise)
-        case "reinmax":
-            return estimators.reinmax(q, f, num_samples=S, temperature=tau, generator=noise)
-        case "gapst":
-            return estimators.gapped_straight_through(q, f, num_samples=S, temperature=tau, generator=noise)
-        case "rao":
-            rao = estimators.gumbel_rao if model.cell.method == "gs" else estimators.igr_rao
-            return rao(q, f, num_samples=S, generator=noise)
-        case "rloo":
-            return estimators.rloo(q, f, num_samples=S, generator=noise)
-        case "disarm":
-            return estimators.disarm(q, f, num_samples=S, generator=noise)
-        case "rebar":
-            return estimators.rebar(q, f, num_samples=S, generator=noise)
-    raise NotImplementedError(f"no estimator is called {model.cell.estimator!r}")
 
 
 def _units(z: Tensor) -> Tensor:
