@@ -13,12 +13,14 @@ from scipy import integrate, stats
 from torch.distributions import Beta, kl_divergence
 from torch.distributions import Kumaraswamy as TorchKumaraswamy
 
-from igr import kumaraswamy
+from igr import _kumaraswamy_forms as forms
 from igr.functional import NoiseSource, gumbel_noise
-from igr.kumaraswamy import Kumaraswamy, log_from_gumbel
+from igr.kumaraswamy import Kumaraswamy, log_from_gumbel, log_from_gumbel_of_logs
 
 PAIRS = [(0.3, 0.4), (0.5, 3.0), (1.0, 1.0), (2.0, 0.7), (5.0, 8.0)]
 FAR = [1e-3, 0.03, 1.0, 20.0, 1e3]
+LOGS = [-80.0, -60.0, -44.0, -43.0, -20.0, -3.0, 0.0, 3.0, 20.0, 43.0, 80.0]
+NOISE = [-4.0, -2.8, -1.0, -0.3, 0.0, 0.4, 1.0, 4.0, 15.0, 87.0]
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +119,7 @@ def test_gradients_of_logarithms():
 def test_gradients_are_finite_in_float32():
     """Over seven orders of magnitude, and right: as in float64."""
     a, b = torch.meshgrid(*[torch.logspace(-3, 3, 13, dtype=torch.float32)] * 2, indexing="ij")
-    gumbel = torch.tensor([-4.0, -2.8, -1.0, -0.3, 0.0, 0.4, 1.0, 4.0, 15.0, 87.0], dtype=torch.float32)
+    gumbel = torch.tensor(NOISE, dtype=torch.float32)
     gradients = {}
     for dtype in (torch.float32, torch.float64):
         leaves = [x.to(dtype).unsqueeze(-1).requires_grad_() for x in (a, b)]
@@ -126,6 +128,35 @@ def test_gradients_are_finite_in_float32():
     for g, exact in zip(gradients[torch.float32], gradients[torch.float64], strict=True):
         assert bool(g.isfinite().all())
         torch.testing.assert_close(g.double(), exact, rtol=1e-4, atol=1e-30)
+
+
+def test_gradients_are_finite_in_float32_further_out():
+    leaves = [x.clone().unsqueeze(-1).requires_grad_() for x in grid(torch.logspace(-12, 12, 13, dtype=torch.float32))]
+    for x in log_from_gumbel(*leaves, torch.tensor(NOISE, dtype=torch.float32)):
+        assert bool(x.isfinite().all())
+        assert all(bool(g.isfinite().all()) for g in _per_entry(x, leaves))
+
+
+def test_gradients_with_respect_to_logs():
+    """In float32, finite and right wherever the exponentials are numbers."""
+    gradients = {}
+    for dtype in (torch.float32, torch.float64):
+        leaves = [x.clone().unsqueeze(-1).requires_grad_() for x in grid(torch.tensor(LOGS, dtype=dtype))]
+        logs = log_from_gumbel_of_logs(*leaves, torch.tensor(NOISE, dtype=dtype))
+        gradients[dtype] = [*(x.detach() for x in logs), *(g for x in logs for g in _per_entry(x, leaves))]
+    for g, exact in zip(gradients[torch.float32], gradients[torch.float64], strict=True):
+        assert bool(g.isfinite().all())
+        torch.testing.assert_close(g.double(), exact, rtol=1e-4, atol=1e-30)
+
+
+def test_logs_make_the_same_samples():
+    a, b, gumbel = torch.tensor([0.2, 3.0]), torch.tensor([4.0, 0.1]), torch.tensor([0.3, -1.0])
+    for x, same in zip(log_from_gumbel_of_logs(a.log(), b.log(), gumbel), log_from_gumbel(a, b, gumbel), strict=True):
+        close(x, same)
+
+
+def grid(values):
+    return torch.meshgrid(values, values, indexing="ij")
 
 
 def _per_entry(x, leaves):
@@ -236,6 +267,40 @@ def test_distribution_function_off_the_support():
     assert q.cdf(torch.tensor(math.nan)).isnan()
 
 
+def test_quantiles_at_the_ends_have_gradients():
+    a, b = torch.tensor(0.3, requires_grad=True), torch.tensor(2.0, requires_grad=True)
+    q = Kumaraswamy(a, b).icdf(torch.tensor([0.0, 1.0]))
+    assert q.tolist() == [0.0, 1.0]
+    assert [g.item() for g in torch.autograd.grad(q.sum(), (a, b))] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("p", [1.5, -0.1, math.nan], ids=str)
+def test_quantiles_of_no_probabilities(p):
+    with pytest.raises(ValueError, match=r"must be probabilities: expected numbers in \[0, 1\], got .*shape \(2,\)"):
+        Kumaraswamy(2.0, 3.0).icdf(torch.tensor([0.5, p]))
+    assert Kumaraswamy(2.0, 3.0, validate_args=False).icdf(torch.tensor(p)).isnan()
+    with pytest.raises(ValueError, match=r"value \(3,\), batch_shape \(2,\)"):
+        Kumaraswamy(torch.ones(2), 3.0).icdf(torch.full((3,), 0.5))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.float64, 2**-46), (torch.float32, 2**-17), (torch.float16, 2**-8), (torch.bfloat16, 2**-5)],
+    ids=["64", "32", "16", "b16"],
+)
+def test_logarithms_within_rounding_are_taken(dtype, tolerance):
+    """And those a little further off are not: x and 1 - x must add up to 1 within the tolerance."""
+    q = Kumaraswamy(torch.tensor([2.0]), 3.0)
+    x = torch.linspace(0.001, 0.999, 999)
+    assert q.log_prob_from_log(x.log().to(dtype), (-x).log1p().to(dtype)).isfinite().all()
+    exact = torch.zeros(1)  # log x of an x within rounding of 1: log(1 - x) has no part in the sum
+    other = torch.tensor([-1e3], dtype=dtype)
+    assert q.log_prob_from_log(exact.sub(0.9 * tolerance).to(dtype), other).isfinite().all()
+    name = str(dtype).removeprefix("torch.")
+    with pytest.raises(ValueError, match=rf"got a {name} tensor of shape \(1,\) and a {name} tensor"):
+        q.log_prob_from_log(exact.sub(1.1 * tolerance).to(dtype), other)
+
+
 # ------------------------------------------------------------------------------------------------------------ moments
 
 
@@ -260,6 +325,43 @@ def test_variance_keeps_its_digits(a, b):
     close(Kumaraswamy(a, b).variance, variance, rtol=1e-9)
     a, b = torch.tensor(a, dtype=torch.float32), torch.tensor(b, dtype=torch.float32)
     close(Kumaraswamy(a, b).variance, variance, rtol=1e-4)
+
+
+def exact_variance(a, b):
+    with mp.workdps(60):
+        first, second = (mp.mpf(b) * mp.beta(1 + n / mp.mpf(a), mp.mpf(b)) for n in (1, 2))
+        return float(second - first**2)
+
+
+def test_variance_error():
+    """Over six orders of magnitude of both, and a little less exact beyond."""
+    values = [1e-3, 0.01, 0.1, 0.5, 1.0, 4.9, 5.1, 10.0, 30.0, 100.0, 1e3]
+    for a, b in itertools.product(values, values):
+        exact = exact_variance(a, b)
+        close(Kumaraswamy(a, b).variance, exact, rtol=1e-9, atol=1e-300)
+        a32, b32 = torch.tensor(a, dtype=torch.float32), torch.tensor(b, dtype=torch.float32)
+        close(Kumaraswamy(a32, b32).variance, exact_variance(a32.item(), b32.item()), rtol=2e-7, atol=1e-37)
+    close(Kumaraswamy(1e-4, 1e-4).variance, exact_variance(1e-4, 1e-4), rtol=1e-8)
+
+
+def test_gradients_of_moments():
+    a, b = (x.clone().requires_grad_() for x in grid(torch.logspace(-3, 3, 7)))
+    for moment in (Kumaraswamy(a, b).mean, Kumaraswamy(a, b).variance):
+        assert all(bool(g.isfinite().all()) for g in torch.autograd.grad(moment.sum(), (a, b)))
+    a, b = torch.tensor([0.1, 2.0, 20.0], requires_grad=True), torch.tensor([3.0, 0.2, 7.0], requires_grad=True)
+    assert torch.autograd.gradcheck(lambda a, b: Kumaraswamy(a, b).variance, (a, b))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["32", "64"])
+def test_mean_logarithm_where_b_is_small(dtype):
+    b = torch.tensor([1e-30, 1e-12, 1e-6, 1e-4, 9.9e-4, 1.1e-3, 0.1, 1.0, 1e3], dtype=dtype, requires_grad=True)
+    rtol = 64 * torch.finfo(dtype).eps if dtype == torch.float32 else 1e-12
+    mean_log = Kumaraswamy(1.0, b).mean_log()
+    with mp.workdps(60):
+        exact = [float(-mp.harmonic(mp.mpf(x))) for x in b.tolist()]
+        slopes = [float(-mp.polygamma(1, mp.mpf(x) + 1)) for x in b.tolist()]
+    close(mean_log.detach(), exact, rtol=rtol)
+    close(torch.autograd.grad(mean_log.sum(), b)[0], slopes, rtol=max(rtol, 1e-9))  # torch's trigamma is that exact
 
 
 def test_mode():
@@ -363,6 +465,35 @@ def test_gradients_of_divergences_are_finite_in_float32():
     assert bool(a.grad.isfinite().all() & b.grad.isfinite().all())
 
 
+def test_gradients_of_densities_and_divergences_with_respect_to_logs():
+    """In float32, where those with respect to a and b are infinite."""
+    results = {}
+    for dtype in (torch.float32, torch.float64):
+        leaves = [x.clone().requires_grad_() for x in grid(torch.tensor(LOGS, dtype=dtype))]
+        q = Kumaraswamy.from_logs(*leaves)
+        other = Kumaraswamy(torch.tensor(2.0, dtype=dtype), torch.tensor(3.0, dtype=dtype))
+        logs = log_from_gumbel_of_logs(*leaves, torch.tensor(0.4, dtype=dtype))
+        values = q.log_prob_from_log(*logs), q.kl_to_beta(1.0, 1.0), q.kl_to_beta(1.0, 5.0), kl_divergence(q, other)
+        results[dtype] = [[v.detach(), *torch.autograd.grad(v.sum(), leaves, retain_graph=True)] for v in values]
+    for found, exact in zip(*results.values(), strict=True):
+        for x, y in zip(found, exact, strict=True):
+            assert bool(x.isfinite().all())
+            torch.testing.assert_close(x.double(), y, rtol=1e-3, atol=1e-3)
+
+
+def test_from_logs():
+    log_a, log_b = torch.tensor([-1.0, 0.7]), torch.tensor([[0.3], [-0.4], [1.0]])
+    q, same = Kumaraswamy.from_logs(log_a, log_b), Kumaraswamy(log_a.exp(), log_b.exp())
+    x = torch.tensor([0.2, 0.9])
+    for other in (q, copy.deepcopy(q), pickle.loads(pickle.dumps(q)), q.expand((4, 3, 2))):
+        for f in (Kumaraswamy.entropy, lambda q: q.variance, lambda q: q.cdf(x), lambda q: q.kl_to_beta(2.0, 3.0)):
+            close(f(other), f(same).expand(other.batch_shape), rtol=1e-10)
+        assert other.log_rsample()[0].shape == other.batch_shape
+    assert Kumaraswamy.from_logs(0.0, 0.5).batch_shape == ()
+    with pytest.raises(ValueError, match="concentration1 must be positive and finite"):
+        Kumaraswamy.from_logs(torch.tensor(-1e4), 0.0)
+
+
 def test_no_quadrature_where_its_weight_is_zero(monkeypatch):
     q = Kumaraswamy(torch.tensor([0.5, 2.0]), 3.0)
     trained = torch.tensor(1.0, requires_grad=True)
@@ -373,7 +504,7 @@ def test_no_quadrature_where_its_weight_is_zero(monkeypatch):
     def refuse(*_):
         raise AssertionError("the quadrature was used")
 
-    monkeypatch.setattr(kumaraswamy, "_expectation", refuse)
+    monkeypatch.setattr(forms, "expectation", refuse)
     exact = q.kl_to_beta(1.0, 1.0)
     close(exact, -q.entropy())
     close(kl_divergence(q, Beta(1.0, 1.0)), exact)
@@ -415,7 +546,10 @@ def test_numbers_and_dtypes():
     half = Kumaraswamy(torch.tensor([0.5, 2.0], dtype=torch.bfloat16), 3.0)
     same = Kumaraswamy(torch.tensor([0.5, 2.0], dtype=torch.float32), 3.0)
     assert half.rsample((5,)).dtype == torch.bfloat16
-    assert half.log_rsample()[0].dtype == torch.float32
+    assert half.icdf(torch.tensor([0.2, 0.3], dtype=torch.bfloat16)).dtype == torch.bfloat16
+    assert half.icdf(torch.tensor([0.2, 0.3])).dtype == torch.float64
+    assert half.log_rsample()[0].dtype == half.variance.dtype == half.mode.dtype == torch.float32
+    assert half.cdf(half.sample()).dtype == torch.float32
     x = torch.tensor([0.25, 0.5])
     assert half.log_prob(x.bfloat16()).dtype == half.entropy().dtype == half.mean.dtype == torch.float32
     for f in (lambda q: q.log_prob(x.float()), lambda q: q.kl_to_beta(1.0, 2.0), lambda q: q.variance):

@@ -1,20 +1,14 @@
-r"""The Kumaraswamy distribution on (0, 1), whose samples are explicit functions of uniform noise, in log space.
-
-With :math:`x = e^{-t}` its samples are two turns of one map, :math:`w \mapsto -\log(1 - e^{-w})`, its own inverse:
-:math:`t` is that of :math:`E / b`, over :math:`a`, where :math:`E` is exponential noise, and :math:`-\log(1 - x)` is
-that of :math:`t`. On logarithms of both sides neither end of (0, 1) is ever rounded to.
-"""
+"""The Kumaraswamy distribution on (0, 1), whose samples are explicit functions of uniform noise, in log space."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 from torch.distributions import Beta, Distribution, constraints, register_kl
-from torch.distributions.utils import euler_constant
 
 from igr._checks import (
     broadcast,
@@ -27,12 +21,23 @@ from igr._checks import (
     values_checkable,
     widen,
 )
+from igr._kumaraswamy_forms import (
+    Concentrations,
+    divergence,
+    harmonic,
+    log1mexp,
+    log_beta,
+    log_density,
+    log_moment,
+    log_neg_log,
+    log_samples,
+    mean_neg_log1m,
+    variance,
+)
 from igr._scalars import show
 from igr.functional import gumbel_noise
 
-__all__ = ["Kumaraswamy", "log_from_gumbel"]
-
-_NODES, _FIRST, _LAST = 160, -3.3, 5.0  # of the trapezoidal rule in ξ, see _expectation
+__all__ = ["Kumaraswamy", "log_from_gumbel", "log_from_gumbel_of_logs"]
 
 
 class Kumaraswamy(Distribution):
@@ -45,7 +50,17 @@ class Kumaraswamy(Distribution):
     Note:
         Nothing is clipped. :meth:`rsample` rounds to 0 or 1 where x does; :meth:`log_rsample` and
         :meth:`log_prob_from_log` carry :math:`\log x` and :math:`\log(1 - x)` instead, and are as exact at both ends as
-        in the middle.
+        in the middle. :meth:`icdf` is 0 at 0 and 1 at 1, and rounds between as samples do. The density is unbounded at
+        0 where a is below 1, and at 1 where b is.
+
+        Samples and quantiles have the dtype of the parameters; logarithms of samples, densities, probabilities and
+        moments at least float32.
+
+        With a or b below about 1e-18 gradients with respect to them overflow in float32. :meth:`from_logs` takes
+        the logarithms instead, whose gradients are of the size of the values.
+
+        The variance has a relative error below 1e-9 for a and b in [0.001, 1000], before the result is rounded to its
+        dtype.
 
         KL divergences to ``torch.distributions.Beta`` and to another Kumaraswamy are registered. Their only part
         without a closed form is :math:`E[\log(1 - x^r)]`, with r = 1 for the Beta: a trapezoidal rule of 160 nodes,
@@ -85,6 +100,7 @@ class Kumaraswamy(Distribution):
         concentration0: Tensor | float,
         validate_args: bool | None = None,
     ) -> None:
+        self._logs: tuple[Tensor, Tensor] | None = None
         self.concentration1, self.concentration0 = _together(concentration1, concentration0)
         super().__init__(self.concentration1.shape, torch.Size(), validate_args=False)
         self._validate_args = validation(validate_args)
@@ -92,15 +108,40 @@ class Kumaraswamy(Distribution):
             check_range("concentration1", concentration1)
             check_range("concentration0", concentration0)
 
+    @classmethod
+    def from_logs(
+        cls,
+        log_concentration1: Tensor | float,
+        log_concentration0: Tensor | float,
+        validate_args: bool | None = None,
+    ) -> Self:
+        r"""The same, of :math:`\log a` and :math:`\log b`, for gradients with respect to these.
+
+        Note:
+            In float32 the gradients of :meth:`log_rsample`, of :meth:`log_prob_from_log` at such samples and of the KL
+            divergences are finite for both in [-80, 80]. Moments are computed from a and b.
+
+        Arguments:
+            log_concentration1: :math:`\log a`, a number or a tensor, with a finite and positive exponential.
+            log_concentration0: :math:`\log b`, likewise.
+            validate_args: as above.
+        """
+        logs = _together(log_concentration1, log_concentration0)
+        new = cls(logs[0].exp(), logs[1].exp(), validate_args)
+        new._logs = logs
+        return new
+
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of samples."""
         return self.concentration1.dtype
 
     @property
-    def _ab(self) -> tuple[Tensor, Tensor]:
-        """Both concentrations, of at least float32."""
-        return widen(self.concentration1), widen(self.concentration0)
+    def _ab(self) -> Concentrations:
+        """Both concentrations and their logarithms, of at least float32."""
+        if self._logs is not None:
+            return Concentrations.of_logs(*map(widen, self._logs))
+        return Concentrations.of(widen(self.concentration1), widen(self.concentration0))
 
     def expand(self, batch_shape: Sequence[int], _instance: Self | None = None) -> Self:
         batch_shape = torch.Size(batch_shape)
@@ -108,7 +149,8 @@ class Kumaraswamy(Distribution):
             raise ValueError(f"batch shape {tuple(self.batch_shape)} cannot be expanded to {tuple(batch_shape)}")
         new: Self = self._get_checked_instance(Kumaraswamy, _instance)  # type: ignore[no-untyped-call]
         a, b = expand(self.concentration1, batch_shape), expand(self.concentration0, batch_shape)
-        new.__dict__.update(self.__dict__, _batch_shape=batch_shape, concentration1=a, concentration0=b)
+        logs = self._logs and (expand(self._logs[0], batch_shape), expand(self._logs[1], batch_shape))
+        new.__dict__.update(self.__dict__, _batch_shape=batch_shape, concentration1=a, concentration0=b, _logs=logs)
         return new
 
     def rsample(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
@@ -124,8 +166,8 @@ class Kumaraswamy(Distribution):
         self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor]:
         """log x and log(1 - x) of one differentiable sample x, both of shape ``sample_shape + batch_shape``."""
-        a, b = self._ab
-        return log_from_gumbel(a, b, gumbel_noise(a.expand((*sample_shape, *a.shape)), generator))
+        p = self._ab
+        return log_samples(p.log_a, p.log_b, gumbel_noise(p.a.expand((*sample_shape, *p.a.shape)), generator))
 
     def log_prob(self, value: Tensor) -> Tensor:
         r"""The log-density, shape ``sample_shape + batch_shape``; at 0 and 1 its limit, which may be infinite.
@@ -137,7 +179,7 @@ class Kumaraswamy(Distribution):
         value = self._check_value(value)
         outside = (value < 0) | (value > 1)
         x = torch.where(outside, 0.5, value)
-        return torch.where(outside, -math.inf, self._log_density(x.log(), (-x).log1p()))
+        return torch.where(outside, -math.inf, log_density(self._ab, x.log(), (-x).log1p()))
 
     def log_prob_from_log(self, log_x: Tensor, log1m_x: Tensor) -> Tensor:
         """:meth:`log_prob` as a function of log x and log(1 - x), where x may be within rounding of 0 or 1.
@@ -145,64 +187,70 @@ class Kumaraswamy(Distribution):
         Raises:
             ValueError: shapes that do not fit, or, unless ``validate_args`` is off, what are no such logarithms.
         """
-        log_x, log1m_x = widen(check_tensor("log_x", log_x)), widen(check_tensor("log1m_x", log1m_x))
+        given = check_tensor("log_x", log_x), check_tensor("log1m_x", log1m_x)
         broadcast(log_x=log_x, log1m_x=log1m_x, batch_shape=self.batch_shape)
-        if self._validate_args and values_checkable(log_x, log1m_x):
+        log_x, log1m_x = map(widen, given)
+        if self._validate_args and values_checkable(*given):
             log_total = torch.logaddexp(log_x, log1m_x).abs()
-            if not bool((log_total <= 64 * torch.finfo(log_total.dtype).eps).all()):
+            # what float32 or float64 arithmetic may lose, or rounding of both to half precision
+            tolerance = max(64 * torch.finfo(log_total.dtype).eps, *(4 * torch.finfo(x.dtype).eps for x in given))
+            if not bool((log_total <= tolerance).all()):
                 raise ValueError(
-                    f"log_x and log1m_x must be log x and log(1 - x) of numbers x in [0, 1], got {describe(log_x)} and "
-                    f"{describe(log1m_x)}; use log_prob for the numbers themselves"
+                    "log_x and log1m_x must be log x and log(1 - x) of numbers x in [0, 1], got "
+                    f"{describe(given[0])} and {describe(given[1])}; use log_prob for the numbers themselves"
                 )
-        return self._log_density(log_x, log1m_x)
+        return log_density(self._ab, log_x, log1m_x)
 
     def cdf(self, value: Tensor) -> Tensor:
         """P(X <= value); values as for :meth:`log_prob`."""
         value = self._check_value(value)
-        a, b = self._ab
+        p = self._ab
         ends = (value <= 0) | (value >= 1)
         x = torch.where(ends, 0.5, value)
-        probability = -torch.expm1(b * _log1mexp(_log_neg_log(x.log(), (-x).log1p()) + a.log()))
+        probability = -torch.expm1(p.b * log1mexp(log_neg_log(x.log(), (-x).log1p()) + p.log_a))
         return torch.where(ends, (value > 0).to(probability.dtype), probability)
 
     def icdf(self, value: Tensor) -> Tensor:
-        """The quantile at probabilities in [0, 1]: the inverse of :meth:`cdf`."""
-        a, b = self._ab
-        exponential = -torch.log1p(-widen(check_tensor("value", value)))
-        return log_from_gumbel(a, b, -exponential.log())[0].exp()
+        """The quantile at probabilities in [0, 1]: the inverse of :meth:`cdf`.
+
+        Raises:
+            ValueError: a shape that does not fit, or, unless ``validate_args`` is off, a number outside [0, 1], where
+                the quantile is NaN.
+        """
+        dtype = torch.promote_types(check_tensor("value", value).dtype, self.dtype)
+        value = self._check_value(value, "value must be probabilities", "use cdf to make probabilities of points")
+        p = self._ab
+        ends = (value == 0) | (value == 1)
+        exponential = -torch.log1p(-torch.where(ends, 0.5, value))
+        quantile = log_samples(p.log_a, p.log_b, -exponential.log())[0].exp()
+        return torch.where(ends, value, quantile).to(dtype)
 
     @property
     def mean(self) -> Tensor:
-        return self._log_mean().exp()
+        return log_moment(self._ab, 1).exp().to(self._ab.a.dtype)
 
     @property
     def variance(self) -> Tensor:
-        """By quadrature around the mean: the difference of two moments loses most digits where a is large."""
-        a, b = self._ab
-        log_mean = self._log_mean()
-        relative = _expectation(a, b, lambda ell: torch.expm1(-ell.exp() - log_mean.unsqueeze(-1)).square())
-        return relative * (2 * log_mean).exp()
+        return variance(self._ab)
 
     @property
     def mode(self) -> Tensor:
         """Where the density is largest; NaN where it is unbounded, with a or b below 1, or constant."""
-        a, b = self._ab
+        a, b, *_ = self._ab
         x = ((a - 1) / (a * b - 1)).pow(1 / a)
         return torch.where((a >= 1) & (b >= 1), x, math.nan)
 
     def mean_log(self) -> Tensor:
         r""":math:`E[\log x] = -(\psi(b + 1) + \gamma) / a`."""
-        a, b = self._ab
-        return -_harmonic(b) / a
+        return -harmonic(self._ab.b) * (-self._ab.log_a).exp()
 
     def mean_log1m(self) -> Tensor:
         r""":math:`E[\log(1 - x)]`, by quadrature; the class says how exact."""
-        return -_mean_neg_log1m(*self._ab)
+        return -mean_neg_log1m(self._ab.log_a, self._ab.log_b)
 
     def entropy(self) -> Tensor:
         r""":math:`1 - 1/b + (1 - 1/a)(\psi(b + 1) + \gamma) - \log(a b)`."""
-        a, b = self._ab
-        return 1 - 1 / b + (1 - 1 / a) * _harmonic(b) - a.log() - b.log()
+        return -divergence(self._ab, (-self._ab.log_a).exp(), 0.0, None)
 
     def kl_to_beta(self, concentration1: Tensor | float, concentration0: Tensor | float) -> Tensor:
         r"""The KL divergence to a Beta distribution :math:`\mathrm{Beta}(\alpha, \beta)`, differentiable in all four.
@@ -225,39 +273,28 @@ class Kumaraswamy(Distribution):
         Raises:
             ValueError: shapes that do not broadcast, or a number that is not positive.
         """
-        a, b = self._ab
+        p = self._ab
         for name, value in (("concentration1", concentration1), ("concentration0", concentration0)):
             if is_number(value):
                 check_range(name, value)
-        alpha = widen(_as_tensor("concentration1", concentration1, a))
-        beta = widen(_as_tensor("concentration0", concentration0, a))
+        alpha = widen(_as_tensor("concentration1", concentration1, p.a))
+        beta = widen(_as_tensor("concentration0", concentration0, p.a))
         broadcast(batch_shape=self.batch_shape, concentration1=alpha, concentration0=beta)
-        return _kl(a, b, alpha, 1.0, None if _is_one(concentration0) else beta) + _log_beta(alpha, beta)
+        ratio = alpha * (-p.log_a).exp()
+        return divergence(p, ratio, 0.0, None if _is_one(concentration0) else beta) + log_beta(alpha, beta)
 
-    def _log_density(self, log_x: Tensor, log1m_x: Tensor) -> Tensor:
-        """At x in [0, 1]; the ends are taken out first, since the formula has no value there but a limit."""
-        a, b = self._ab
-        zero = log_x.isneginf()
-        ends = zero | log1m_x.isneginf()
-        log_x, log1m_x = (torch.where(ends, -math.log(2), x) for x in (log_x, log1m_x))
-        powers = (a - 1) * log_x + (b - 1) * _log1mexp(_log_neg_log(log_x, log1m_x) + a.log())
-        exponent = torch.where(zero, a, b) - 1
-        limit = torch.where(exponent == 0, 0.0, torch.full_like(exponent, math.inf).copysign(-exponent))
-        return a.log() + b.log() + torch.where(ends, limit, powers)
-
-    def _log_mean(self) -> Tensor:
-        a, b = self._ab
-        return b.log() + _log_beta(1 + 1 / a, b)
-
-    def _check_value(self, value: Tensor) -> Tensor:
+    def _check_value(
+        self,
+        value: Tensor,
+        problem: str = "",
+        advice: str = "use samples of this distribution, or log_prob_from_log on their logarithms",
+    ) -> Tensor:
         """The value, of at least float32."""
-        value = widen(check_tensor("value", value))
+        value = widen(check_tensor("value", given := value))
         broadcast(value=value, batch_shape=self.batch_shape)
         if self._validate_args and values_checkable(value) and not bool(self.support.check(value).all()):
-            raise ValueError(
-                f"value is not in the support of {self}: expected numbers in [0, 1], got {describe(value)}; "
-                "use samples of this distribution, or log_prob_from_log on their logarithms"
-            )
+            problem = problem or f"value is not in the support of {self}"
+            raise ValueError(f"{problem}: expected numbers in [0, 1], got {describe(given)}; {advice}")
         return value
 
     def __repr__(self) -> str:
@@ -269,8 +306,8 @@ def log_from_gumbel(concentration1: Tensor, concentration0: Tensor, gumbel: Tens
     r"""log x and log(1 - x) of the Kumaraswamy sample x that standard Gumbel noise makes: :math:`E = e^{-\epsilon}`.
 
     Note:
-        A pure function, which looks at no values: it can be captured in a CUDA graph. Gradients are finite wherever the
-        logarithms are.
+        A pure function, which looks at no values: it can be captured in a CUDA graph. Gradients in float32 are finite
+        for a and b in [1e-12, 1e12] and noise in [-4, 87]; see :func:`log_from_gumbel_of_logs` for more.
 
     Arguments:
         concentration1: :math:`a > 0`.
@@ -282,83 +319,28 @@ def log_from_gumbel(concentration1: Tensor, concentration0: Tensor, gumbel: Tens
         >>> log_x, log1m_x
         (tensor(-0.), tensor(-271.8282))
     """
-    a, b = widen(concentration1), widen(concentration0)
-    log_t = _dual(-widen(gumbel) - b.log()) - a.log()
-    return -log_t.exp(), _log1mexp(log_t)
+    return log_samples(widen(concentration1).log(), widen(concentration0).log(), widen(gumbel))
 
 
-def _log1mexp(ell: Tensor) -> Tensor:
-    r""":math:`\log(1 - \exp(-e^\ell))`, for any :math:`\ell`."""
-    small, low, w = _branches(ell)
-    return torch.where(small, low, torch.log1p(-torch.exp(-w)))
+def log_from_gumbel_of_logs(
+    log_concentration1: Tensor, log_concentration0: Tensor, gumbel: Tensor
+) -> tuple[Tensor, Tensor]:
+    r""":func:`log_from_gumbel` of :math:`\log a` and :math:`\log b`.
 
+    Note:
+        Gradients in float32 are finite for both in [-80, 80] and noise in [-4, 87]. Beyond, :math:`\log x` or
+        :math:`\log(1 - x)` may itself overflow.
 
-def _dual(ell: Tensor) -> Tensor:
-    r""":math:`\log(-\log(1 - \exp(-e^\ell)))`, for any :math:`\ell`: decreasing, and its own inverse."""
-    small, low, w = _branches(ell)
-    rest = torch.exp(-w)  # in [0, 1/2]
-    tiny = rest < torch.finfo(ell.dtype).eps
-    safe = torch.where(tiny, 0.5, rest)
-    # log(-log(1 - e^-w)) = -w + log(-log(1 - e^-w) / e^-w), which needs no logarithm of what has underflowed
-    correction = torch.where(tiny, 0.0, torch.log(-torch.log1p(-safe) / safe))
-    return torch.where(small, torch.log(-low), correction - w)
+    Arguments:
+        log_concentration1: :math:`\log a`.
+        log_concentration0: :math:`\log b`, broadcastable with it.
+        gumbel: :math:`\epsilon`, broadcastable with both.
 
-
-def _branches(ell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    r"""Where :math:`w = e^\ell` is below log 2, :math:`\log(1 - e^{-w})` there, and w elsewhere.
-
-    Stand-ins fill the other places, so that neither branch has a gradient that is not finite where it is not taken.
+    Example:
+        >>> log_from_gumbel_of_logs(torch.tensor(-60.0), torch.tensor(0.0), torch.tensor(0.0))
+        (tensor(-5.2381e+25), tensor(-0.))
     """
-    small = ell < math.log(math.log(2))
-    log_w = torch.where(small, ell, -1.0)
-    w = log_w.exp()
-    tiny = w < torch.finfo(ell.dtype).eps
-    safe = torch.where(tiny, 0.5, w)
-    low = log_w + torch.where(tiny, 0.0, torch.log(-torch.expm1(-safe) / safe))
-    return small, low, torch.where(small, 0.0, ell).exp()
-
-
-def _log_neg_log(log_x: Tensor, log1m_x: Tensor) -> Tensor:
-    """log(-log x), from whichever of the two logarithms determines it."""
-    upper = log_x > -math.log(2)
-    from_above = _dual(torch.where(upper, -log1m_x, 1.0).log())
-    return torch.where(upper, from_above, torch.where(upper, 1.0, -log_x).log())
-
-
-def _harmonic(b: Tensor) -> Tensor:
-    r"""The harmonic number :math:`H_b = \psi(b + 1) + \gamma`."""
-    return torch.digamma(b + 1) + euler_constant
-
-
-def _log_beta(p: Tensor, q: Tensor) -> Tensor:
-    r""":math:`\log B(p, q)`: in float64, since it is a small difference of large numbers."""
-    p, q, dtype = p.double(), q.double(), (p + q).dtype
-    return (torch.lgamma(p) + torch.lgamma(q) - torch.lgamma(p + q)).to(dtype)
-
-
-def _expectation(a: Tensor, b: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-    r"""Expectation of a function of :math:`\log(-\log x)`, which maps ``(*, n)`` to ``(*, n)``.
-
-    The trapezoidal rule over the real line in :math:`\xi`, where :math:`\log E = \xi - e^{-\xi}`: the density of E then
-    falls doubly exponentially at both ends. What is cut off below is at most :math:`e^{-30}` of the whole where the
-    function is positive and increases with E, and above :math:`E = 147` there is :math:`e^{-147}` of the mass.
-    """
-    xi = torch.linspace(_FIRST, _LAST, _NODES, dtype=torch.promote_types(a.dtype, b.dtype), device=a.device)
-    y = xi - (-xi).exp()
-    weights = (1 + (-xi).exp()) * (y - y.exp()).exp() * ((_LAST - _FIRST) / (_NODES - 1))
-    log_t = _dual(y - b.log().unsqueeze(-1)) - a.log().unsqueeze(-1)  # (*, n)
-    return (weights * function(log_t)).sum(-1)
-
-
-def _mean_neg_log1m(a: Tensor, b: Tensor) -> Tensor:
-    r""":math:`-E[\log(1 - x)] = \int_0^1 (1 - x^a)^b / (1 - x)\, dx`."""
-    return -_expectation(a, b, _log1mexp)
-
-
-def _kl(a: Tensor, b: Tensor, alpha: Tensor, r: Tensor | float, beta: Tensor | None) -> Tensor:
-    r""":math:`E[\log q(x) - (\alpha - 1) \log x - (\beta - 1) \log(1 - x^r)]`; None stands for :math:`\beta = 1`."""
-    closed = a.log() + b.log() - 1 + 1 / b + (alpha - a) / a * _harmonic(b)
-    return closed if beta is None else closed + (beta - 1) * _mean_neg_log1m(a / r, b)  # x^r has concentration1 a / r
+    return log_samples(widen(log_concentration1), widen(log_concentration0), widen(gumbel))
 
 
 @register_kl(Kumaraswamy, Beta)  # type: ignore[untyped-decorator]
@@ -368,9 +350,11 @@ def _kl_kumaraswamy_beta(p: Kumaraswamy, q: Beta) -> Tensor:
 
 @register_kl(Kumaraswamy, Kumaraswamy)  # type: ignore[untyped-decorator]
 def _kl_kumaraswamy_kumaraswamy(p: Kumaraswamy, q: Kumaraswamy) -> Tensor:
-    (a, b), (alpha, beta) = p._ab, q._ab
     broadcast(p=p.batch_shape, q=q.batch_shape)
-    return _kl(a, b, alpha, alpha, None if _is_one(q.concentration0) else beta) - alpha.log() - beta.log()
+    here, there = p._ab, q._ab
+    beta = None if _is_one(q.concentration0) else there.b
+    cross = divergence(here, (there.log_a - here.log_a).exp(), there.log_a, beta)  # x^r has concentration1 a / r
+    return cross - there.log_a - there.log_b
 
 
 def _is_one(value: Tensor | float) -> bool:
