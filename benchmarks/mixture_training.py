@@ -15,19 +15,16 @@ cores that others use can be many times slower than one: use --threads 1 there, 
 """
 
 import argparse
-import random
-import statistics
-import time
-from collections.abc import Callable
 
 import numpy as np
 import torch
+from training import measure
 
 from igr.paper.nonparametric.ensemble import MixtureEnsemble
 from igr.paper.nonparametric.spec import Mixture
+from igr.paper.specs import SEEDS
 
 COMPONENTS, TARGET = 20, 1.5
-SEEDS = (5328, 5945, 8965, 49, 9337)
 
 
 def main() -> None:
@@ -77,20 +74,6 @@ def row(suffix: str, device: torch.device, args: argparse.Namespace) -> str:
         worst = max(worst, ours / theirs)
         line += f"{ours:11.2f}{theirs:11.2f}{ours / theirs:8.2f}"
     return f"{line}   <= {TARGET}: {'met' if worst <= TARGET else 'not met'}"
-
-
-def measure(work: dict[str, Callable[[], object]], rounds: int, device: torch.device) -> dict[str, float]:
-    """Medians in seconds, after one round to warm up."""
-    times: dict[str, list[float]] = {name: [] for name in work}
-    for number in range(rounds + 1):
-        for name in random.sample(list(work), len(work)):
-            start = time.perf_counter()
-            work[name]()
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-            if number:
-                times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in times.items()}
 
 
 if __name__ == "__main__":

@@ -55,13 +55,17 @@ def vimco(q: Distribution, f: Function, *, num_samples: int = 2, generator: torc
     check_num_samples(num_samples, 2, ", since the others are the baseline of each")
     latent = Latent(q, f)
     one_hot = latent.draw(num_samples, generator)
-    log_q, log_w = latent.log_prob(one_hot), latent.call(one_hot)
-    bound = log_w.logsumexp(0) - math.log(num_samples)
-    advantage = bound.detach() - leave_one_out(log_w.detach())
+    return from_weights(latent.call(one_hot), latent.log_prob(one_hot))
+
+
+def from_weights(log_w: Tensor, log_q: Tensor) -> Estimate:
+    """The estimate of samples that are drawn already: log-weights and log q of each, ``(S, *)``."""
+    bound = log_w.logsumexp(0) - math.log(len(log_w))
+    advantage = bound.detach() - _leave_one_out(log_w.detach())
     return estimate(bound.unsqueeze(0), (advantage * log_q).sum(0) + bound)
 
 
-def leave_one_out(log_w: Tensor) -> Tensor:
+def _leave_one_out(log_w: Tensor) -> Tensor:
     """The bound in which a sample's weight is replaced by the geometric mean of the others', ``(S, *)``."""
     S, others = log_w.shape[0], log_w.movedim(0, -1).unsqueeze(-2)  # (*, 1, S)
     own = torch.eye(S, dtype=torch.bool, device=log_w.device)

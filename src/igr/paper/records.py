@@ -101,7 +101,8 @@ def read(path: Path) -> list[Record]:
 
 def find(records: Sequence[Record], wanted: Mapping[str, Any]) -> Record | None:
     """The record of the same work with the same settings."""
-    return next((record for record in records if _key(record) == _key(wanted)), None)
+    key = _key(wanted)
+    return next((record for record in records if _key(record) == key), None)
 
 
 def append(path: Path, records: Iterable[Record], *, replace: bool = False) -> None:

@@ -46,15 +46,15 @@ class Draw(NamedTuple):
         """The index of that component, ``(*)``."""
         return self.mask.sum(-1)
 
-    def of(self, components: Components) -> Components:
-        """The same with zeros for components that q leaves out: nothing of these may count, be it infinite."""
-        absent = self.log_q.isneginf().unsqueeze(-1)
-        return Components(*(each.masked_fill(absent, 0.0) for each in components))
-
     @property
     def log_leftover(self) -> Tensor:
         """The logarithm of its mass, ``(*)``."""
         return self.log_q.gather(-1, self.extra.unsqueeze(-1)).squeeze(-1)
+
+    def of(self, components: Components) -> Components:
+        """The same with zeros for components that q leaves out: nothing of these may count, be it infinite."""
+        absent = self.log_q.isneginf().unsqueeze(-1)
+        return Components(*(each.masked_fill(absent, 0.0) for each in components))
 
 
 class Weights(NamedTuple):
@@ -128,10 +128,10 @@ def joint_bound(model: EnsembleMixture, x: Tensor, noise: Noise, *, landing: boo
 
 
 def _expected_over_sticks(model: EnsembleMixture, sticks: Sticks, drawn: Draw, terms: Tensor) -> Tensor:
-    """The sum of what sticks add, each by the chance that it is broken."""
-    if model.precision is None or not isinstance(sticks, LogitNormalSticks):
+    """The sum of what sticks add, each by the chance that it is broken; Kumaraswamy ones are, or are not."""
+    if not isinstance(sticks, LogitNormalSticks):
         return torch.where(drawn.mask, terms, 0.0).sum(-1)
-    chance = chances(sticks.mu, sticks.xi, drawn.at.log1m_v, drawn.mask, model.precision)
+    chance = chances(sticks.mu, sticks.xi, drawn.at.log1m_v, drawn.mask, model.cell.precision)
     return (chance * torch.where(chance > 0, terms, 0.0)).sum(-1)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from igr._normal import log_ndtr
 from igr.distributions import GumbelSoftmax, InvertibleGaussian
 from igr.estimators._core import Latent
-from igr.estimators.vimco import leave_one_out
+from igr.estimators.vimco import from_weights
 from igr.functional import NoiseSource
 from igr.paper.gradients import estimate
 from igr.paper.sop.model import EnsembleCompletion
@@ -93,11 +93,8 @@ def _joint_vimco(model: EnsembleCompletion, upper: Tensor, loss: Loss, tau: Tens
     second = Latent(q2, loss)
     D2 = second.draw(1, noise)  # (1, S, E, B, N, 2)
     log_q = first.log_prob(D1) + second.log_prob(D2).squeeze(0)  # (S, E, B)
-    log_w = -second.call(D2).squeeze(0)
-    bound = log_w.logsumexp(0) - math.log(len(log_w))
-    advantage = (bound - leave_one_out(log_w)).detach()
-    score = (advantage * log_q).sum(0)
-    return torch.where(fine1 & fine2.all(0), -(bound + (score - score.detach())), math.nan)
+    found = from_weights(-second.call(D2).squeeze(0), log_q)
+    return torch.where(fine1 & fine2.all(0), -found.surrogate, math.nan)
 
 
 def _layer(model: EnsembleCompletion, layer: int, h: Tensor, tau: Tensor) -> tuple[Layer, Tensor]:
