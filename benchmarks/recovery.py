@@ -27,6 +27,9 @@ over the rows. The truth is from Gauss-Legendre panels in float64 that end where
     wide      μ from -50 to 50, σ from 1e-3 to 1e3, uniform in its logarithm
     near-tie  μ ~ 1 + 1e-3 N(0, 1), σ as in wide
 
+On a CUDA device float32 has kernels of its own, which all tables show. One more has them beside the PyTorch path: a
+pass by events around twenty of them in one CUDA graph, so that launches do not count.
+
 The stick-breaking's probabilities have no peer. "residual" is their own error estimate, "largest / median" over rows.
 
     python benchmarks/recovery.py [--device cuda] [--seed 0] [--rounds 5] [--threads 1] [--quick]
@@ -46,6 +49,7 @@ from sampling import measure
 from torch import Tensor
 
 import igr
+import igr.kernels
 
 SHAPE = (100_000, 10)
 STICKS = ((256, 10), (16, 100))
@@ -213,6 +217,41 @@ def errors(candidates: dict[str, Rule], samples: dict[str, Sample], like: Tensor
     yield ""
 
 
+def replayed(step: Callable[[], None], repeats: int) -> float:
+    """Milliseconds of one step, of many in one CUDA graph."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph, start, end = torch.cuda.CUDAGraph(), torch.cuda.Event(enable_timing=True), torch.cuda.Event(True)
+    with torch.cuda.graph(graph):
+        for _ in range(repeats):
+            step()
+    graph.replay()
+    start.record()
+    graph.replay()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / repeats
+
+
+def kernels(loc: Tensor, scale: Tensor, rounds: int, repeats: int) -> Iterable[str]:
+    """The PyTorch path and the kernels, side by side: median milliseconds of a pass."""
+    yield f"kernels, shape {(len(loc), loc.shape[-1] + 1)}, {dtype_name(loc)}"
+    yield f"  {'':<{WIDTH}}{'PyTorch ms':>12}{'kernel ms':>12}{'ratio':>8}"
+    for num_nodes in (64, 192):
+        rule = functools.partial(igr.recovered_log_probs, num_nodes=num_nodes)
+        for kind, step in passes(rule, loc, scale, len(loc)).items():
+            found = []
+            for on in (False, True):
+                igr.kernels.set_enabled(on)
+                found.append(float(np.median([replayed(step, repeats) for _ in range(rounds)])))
+            pytorch, kernel = found
+            yield f"  {f'{num_nodes} nodes, {kind}':<{WIDTH}}{pytorch:>12.3f}{kernel:>12.3f}{kernel / pytorch:>8.3f}"
+    yield ""
+
+
 def sticks(shape: tuple[int, int], like: Tensor, generator: np.random.Generator, timer: Timer) -> Iterable[str]:
     loc, scale = (torch.from_numpy(x).to(like) for x in parameters("benign", *shape, generator))
     found = timer(passes(igr.recovered_log_probs_stick_breaking, loc, scale, len(loc)))
@@ -266,6 +305,8 @@ def main() -> None:
         del candidates[f"{REFERENCE}, normalised"]
         for line in times(candidates, loc, scale, 10_000 if cuda else 1000, timer):
             print(line, flush=True)
+        if cuda and dtype == torch.float32:
+            print(*kernels(loc, scale, rounds, 2 if args.quick else 20), sep="\n", flush=True)
         for shape in ((2, 10), (1, 20)) if args.quick else STICKS:
             print(*sticks(shape, loc, generator, timer), sep="\n", flush=True)
 

@@ -9,6 +9,9 @@ import torch
 
 from igr.paper import threads
 
+if not torch.cuda.is_available():  # kernels run in Triton's interpreter then, if this is said before they are imported
+    os.environ["TRITON_INTERPRET"] = "1"
+
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "igr"
 # cycle. "__init__" stands for the package's own face: whoever writes `import igr` depends on all that it re-exports.
 LAYERS = (
     ("_checks",),
-    ("_scalars",),
+    ("_scalars", "_terms"),
     ("functional", "quadrature", "schedules", "kernels"),
     ("_normal", "_stick_recovery", "_stick_jacobian", "recovery", "_locations", "_winner", "conditional"),
     ("_constraints", "_planar", "transforms"),

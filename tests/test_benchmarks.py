@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
+
 ROOT = Path(__file__).parents[1]
 METHODS = ("IGR-I", "IGR-SB", "IGR-Planar", "GS", "torch RelaxedOneHot", "F.gumbel_softmax")
 
@@ -42,6 +44,18 @@ def test_sampling():
         rows = [line for line in lines if line.startswith(f"  {name}")]
         assert len(rows) == 3, name
         assert all(re.search(rf"<= {target}: (met|not met)$", row) for row in rows)
+
+
+def test_gpu_sampling():
+    lines = quick("gpu_sampling.py")
+    if not torch.cuda.is_available():
+        assert lines[-1].startswith("There is no CUDA device here")
+        return
+    assert len([line for line in lines if line.startswith("shape (")]) == 4
+    for name in ("gumbel_softmax ", "gaussian_softmax "):
+        rows = [line for line in lines if line.startswith(f"  {name}")]
+        assert len(rows) == 4, name
+        assert all(re.search(r"\d+%  >= 70%: (not )?met", row) for row in rows)
 
 
 def test_recovery():

@@ -9,7 +9,9 @@ import torch
 from scipy import integrate, stats
 from torch.autograd import gradcheck
 
+from igr import categorical_kl
 from igr import functional as F
+from igr.distributions import GumbelSoftmax, InvertibleGaussian
 
 ROWS = torch.linspace(0.3, 2, 5, dtype=torch.float64).unsqueeze(-1)  # one value per row
 
@@ -503,6 +505,60 @@ def test_bad_mask(sample, mask, error):
 
 # bad input
 
+
+# terms
+
+
+@pytest.mark.parametrize("tau", [0.4, ROWS], ids=show)
+@pytest.mark.parametrize("hard", [False, True])
+def test_gaussian_terms_are_those_of_the_distribution(tau, hard):
+    loc, scale, delta = real(5, 3), real(5, 3, seed=1).exp(), 0.7
+    mu0, sigma0 = real(3, seed=2), real(5, 1, seed=3).exp()
+    q = InvertibleGaussian(loc, scale, tau, delta=delta)
+    torch.manual_seed(1)
+    z, log_q, kl = F.gaussian_softmax_terms(loc, scale, tau, hard, delta=delta, prior=(mu0, sigma0))
+    torch.manual_seed(1)
+    expected, expected_log_q = q.rsample_and_log_prob()
+    close(log_q, expected_log_q)
+    close(kl, q.kl(InvertibleGaussian(mu0, sigma0, tau, delta=delta)))
+    torch.manual_seed(1)
+    close(z, q.hard_rsample() if hard else expected)
+
+
+@pytest.mark.parametrize("tau", [0.4, ROWS], ids=show)
+@pytest.mark.parametrize("hard", [False, True])
+@pytest.mark.parametrize("prior", [None, real(4, seed=2)], ids=["uniform", "given"])
+def test_gumbel_terms_are_those_of_the_distribution(tau, hard, prior):
+    logits = real(5, 4)
+    q = GumbelSoftmax(tau, logits)
+    torch.manual_seed(1)
+    z, log_q, kl = F.gumbel_softmax_terms(logits, tau, hard, prior_logits=prior)
+    torch.manual_seed(1)
+    expected, expected_log_q = q.rsample_and_log_prob()
+    close(log_q, expected_log_q)
+    close(kl, categorical_kl(logits, real(4) * 0 if prior is None else prior))
+    torch.manual_seed(1)
+    close(z, q.hard_rsample() if hard else expected)
+
+
+def test_terms_with_rows_from_the_temperature():
+    taus = torch.tensor([[[0.3]], [[0.6]]])
+    z, log_q, kl = F.gaussian_softmax_terms(torch.zeros(5, 3), 1.0, taus, prior=(0.0, 1.0))
+    assert (z.shape, log_q.shape, kl.shape) == ((2, 5, 4), (2, 5), (2, 5))
+    z, log_q, kl = F.gumbel_softmax_terms(torch.zeros(5, 3), taus)
+    assert (z.shape, log_q.shape, kl.shape) == ((2, 5, 3), (2, 5), (2, 5))
+    assert F.gaussian_softmax_terms(torch.zeros(5, 3), 1.0).kl is None
+
+
+def test_a_prior_does_not_decide_shapes():
+    with pytest.raises(ValueError, match="prior location of shape"):
+        F.gaussian_softmax_terms(torch.zeros(3), 1.0, prior=(torch.zeros(2, 3), 1.0))
+    with pytest.raises(ValueError, match="prior scale must be positive"):
+        F.gaussian_softmax_terms(torch.zeros(3), 1.0, prior=(0.0, -1.0))
+    with pytest.raises(ValueError, match="prior_logits of shape"):
+        F.gumbel_softmax_terms(torch.zeros(3), prior_logits=torch.zeros(2, 3))
+
+
 Y, Z = real(2, 3), points(2, 4)
 ROW_SCALAR_ARGUMENTS = {
     ("softmaxpp", "tau"): lambda v: F.softmaxpp(Y, v),
@@ -519,6 +575,9 @@ ROW_SCALAR_ARGUMENTS = {
     ("gaussian_softmax", "tau"): lambda v: F.gaussian_softmax(Y, 1.0, v),
     ("gaussian_softmax", "delta"): lambda v: F.gaussian_softmax(Y, 1.0, delta=v),
     ("gumbel_softmax", "tau"): lambda v: F.gumbel_softmax(Z, v),
+    ("gaussian_softmax_terms", "tau"): lambda v: F.gaussian_softmax_terms(Y, 1.0, v),
+    ("gaussian_softmax_terms", "delta"): lambda v: F.gaussian_softmax_terms(Y, 1.0, delta=v),
+    ("gumbel_softmax_terms", "tau"): lambda v: F.gumbel_softmax_terms(Z, v),
 }
 TENSOR_ARGUMENTS = {
     ("softmaxpp", "y"): F.softmaxpp,
@@ -534,12 +593,16 @@ TENSOR_ARGUMENTS = {
     ("gaussian_softmax", "loc"): lambda v: F.gaussian_softmax(v, 1.0),
     ("gaussian_softmax", "scale"): lambda v: F.gaussian_softmax(Y, v),
     ("gumbel_softmax", "logits"): F.gumbel_softmax,
+    ("gaussian_softmax_terms", "loc"): lambda v: F.gaussian_softmax_terms(v, 1.0),
+    ("gaussian_softmax_terms", "scale"): lambda v: F.gaussian_softmax_terms(Y, v),
+    ("gumbel_softmax_terms", "logits"): F.gumbel_softmax_terms,
+    ("gumbel_softmax_terms", "prior_logits"): lambda v: F.gumbel_softmax_terms(Z, prior_logits="" if v is None else v),
 }
 
 
 def test_every_public_function_is_asked():
     functions = {function for function, _ in (*ROW_SCALAR_ARGUMENTS, *TENSOR_ARGUMENTS)}
-    assert functions | {"straight_through"} == set(F.__all__)
+    assert functions | {"straight_through", "SampleTerms"} == set(F.__all__)
 
 
 @pytest.mark.parametrize("argument", ROW_SCALAR_ARGUMENTS, ids=".".join)

@@ -19,6 +19,7 @@ from torch.distributions import (
     transform_to,
 )
 
+from igr import _terms
 from igr._checks import describe, widen
 from igr.functional import gaussian_noise
 
@@ -92,7 +93,7 @@ def draw(
 
 def log_prob_of_noise(base: Distribution, eps: Tensor) -> Tensor:
     """Log-density of the y that a normal base makes of this noise."""
-    return -0.5 * (eps.square().sum(-1) + eps.shape[-1] * math.log(2 * math.pi)) - _log_scale(base)
+    return _terms.gaussian_log_prob(eps, _log_scale(base))
 
 
 def _log_scale(base: Distribution) -> Tensor:
@@ -142,7 +143,7 @@ def kl(p: Distribution, q: Distribution) -> Tensor | None:
     """KL between two bases, or None if there is no closed form."""
     p_normal, q_normal = diagonal_normal(p), diagonal_normal(q)
     if p_normal is not None and q_normal is not None:
-        return gaussian_kl(p_normal, q_normal)
+        return _terms.gaussian_kl(p_normal.loc, p_normal.scale, q_normal.loc, q_normal.scale)
     p_full, q_full = full_normal(p), full_normal(q)
     if p_full is not None and q_full is not None:
         return _full_gaussian_kl(*p_full, *q_full)
@@ -150,13 +151,6 @@ def kl(p: Distribution, q: Distribution) -> Tensor | None:
         return widen(kl_divergence(p, q))
     except NotImplementedError:
         return None
-
-
-def gaussian_kl(p: Normal, q: Normal) -> Tensor:
-    r"""Equation 13: :math:`KL(N(\mu_1, \sigma_1^2) \| N(\mu_2, \sigma_2^2))`, summed over the last axis."""
-    d = p.scale.log() - q.scale.log()
-    # r² - 1 - 2 log r as expm1(2d) - 2d: never negative, and zero where the scales agree
-    return 0.5 * (torch.expm1(2 * d) - 2 * d + ((p.loc - q.loc) / q.scale).square()).sum(-1)
 
 
 def _full_gaussian_kl(mu1: Tensor, tril1: Tensor, mu2: Tensor, tril2: Tensor) -> Tensor:

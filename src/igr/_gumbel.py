@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Bernoulli, Distribution, constraints
 
-from igr import functional
+from igr import _terms, functional
 from igr._checks import (
     broadcast,
     check_finite,
@@ -27,8 +27,11 @@ from igr._checks import (
     widen,
 )
 from igr._relaxation import Relaxation, Shape
-from igr._scalars import row, show
+from igr._scalars import show
 from igr.conditional import conditional_path_gumbel
+
+if TYPE_CHECKING:
+    from igr.kernels.fused import Fused
 
 
 class _LogitRelaxation(Relaxation):
@@ -112,6 +115,29 @@ class GumbelSoftmax(_LogitRelaxation):
     def _noise(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
         return functional.gumbel_noise(like, generator)
 
+    def rsample(self, sample_shape: Shape = (), *, generator: torch.Generator | None = None) -> Tensor:
+        fused = self._fused(sample_shape, generator)
+        return super().rsample(sample_shape, generator=generator) if fused is None else fused.z
+
+    def hard_rsample(self, sample_shape: Shape = (), *, generator: torch.Generator | None = None) -> Tensor:
+        fused = self._fused(sample_shape, generator, hard=True)
+        return super().hard_rsample(sample_shape, generator=generator) if fused is None else fused.z
+
+    def rsample_and_log_prob(
+        self, sample_shape: Shape = (), *, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        fused = self._fused(sample_shape, generator, log_prob=True)
+        if fused is None or fused.log_prob is None:
+            return super().rsample_and_log_prob(sample_shape, generator=generator)
+        return fused.z, fused.log_prob
+
+    def _fused(self, sample_shape: Shape, generator: torch.Generator | None, **options: bool) -> Fused | None:
+        """By a kernel, where one can."""
+        if not functional.fusible(generator, (self.logits,), (self._tau,)):
+            return None
+        batch = torch.Size((*sample_shape, *self.batch_shape))
+        return functional.fused_sample(self.logits, None, batch, self._tau, generator=generator, **options)
+
     def _relax(self, scores: Tensor) -> Tensor:
         return (scores / self._tau).softmax(-1)
 
@@ -125,8 +151,8 @@ class GumbelSoftmax(_LogitRelaxation):
         self, sample_shape: Shape = (), *, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor]:
         log_alpha, eps = self._draw(sample_shape, generator)
-        log_z = self._log_relax(_exact_differences(log_alpha, eps))
-        return log_z, self._normaliser() - _gumbel_energy(-eps) - log_z.sum(-1)
+        log_z = self._log_relax(_terms.exact_differences(log_alpha, eps))
+        return log_z, _terms.gumbel_log_prob(eps, log_z, self._tau)
 
     def _log_density(self, log_z: Tensor) -> Tensor:
         """Equation 6."""
@@ -137,12 +163,8 @@ class GumbelSoftmax(_LogitRelaxation):
                 "use rsample_and_log_prob, or log_prob_from_log on log_rsample"
             )
         log_z = torch.where(zero.unsqueeze(-1), 0.0, log_z)
-        log_q = self._normaliser() - _gumbel_energy(widen(self.logits) - self._tau * log_z) - log_z.sum(-1)
+        log_q = _terms.gumbel_log_prob(self._tau * log_z - widen(self.logits), log_z, self._tau)
         return torch.where(zero, -math.inf, log_q)
-
-    def _normaliser(self) -> Tensor | float:
-        K, log_tau = self.event_shape[-1], log(self._tau)
-        return math.lgamma(K) + (K - 1) * (row(log_tau) if isinstance(log_tau, Tensor) else log_tau)
 
     def _recovered_log_probs(self) -> Tensor:
         return widen(self.logits).log_softmax(-1)
@@ -253,21 +275,6 @@ class BinaryConcrete(_LogitRelaxation):
     def mode(self) -> Tensor:
         """The likelier of zero and one."""
         return self._harden(self.logits)
-
-
-def _exact_differences(a: Tensor, b: Tensor) -> Tensor:
-    """a + b less its largest entry, correctly rounded: near-ties of large sums keep their relative accuracy."""
-    total = a + b
-    top = total.detach().amax(-1, keepdim=True)
-    with torch.no_grad():  # the rounding error of the sum, exactly (Knuth)
-        part = total - a
-        error = (a - (total - part)) + (b - part)
-    return (total - top) + error
-
-
-def _gumbel_energy(x: Tensor) -> Tensor:
-    r""":math:`K \log \sum_k e^{x_k} - \sum_k x_k`."""
-    return x.shape[-1] * x.logsumexp(-1) - x.sum(-1)
 
 
 def _logistic_log_prob(x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -31,6 +31,9 @@ from igr._relaxation import (
 from igr.conditional import conditional_path
 from igr.recovery import recovered_log_probs, recovered_log_probs_stick_breaking
 from igr.transforms import SimplexTransform, SoftmaxPlusPlus, StickBreaking, VertexInterpolation, call_and_ladj
+
+if TYPE_CHECKING:
+    from igr.kernels.fused import Fused
 
 __all__ = [
     "InvertibleGaussian",
@@ -125,6 +128,34 @@ class InvertibleReparameterization(Relaxation):
     def _full_precision(self) -> torch.autocast:
         """Where the matrix products of a base are not cast to half precision."""
         return torch.autocast(self._like.device.type, enabled=False)
+
+    def rsample(self, sample_shape: Shape = (), *, generator: torch.Generator | None = None) -> Tensor:
+        fused = self._fused(sample_shape, generator)
+        return super().rsample(sample_shape, generator=generator) if fused is None else fused.z.to(self.dtype)
+
+    def hard_rsample(self, sample_shape: Shape = (), *, generator: torch.Generator | None = None) -> Tensor:
+        fused = self._fused(sample_shape, generator, hard=True)
+        return super().hard_rsample(sample_shape, generator=generator) if fused is None else fused.z.to(self.dtype)
+
+    def rsample_and_log_prob(
+        self, sample_shape: Shape = (), *, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        fused = self._fused(sample_shape, generator, log_prob=True)
+        if fused is None or fused.log_prob is None:
+            return super().rsample_and_log_prob(sample_shape, generator=generator)
+        return fused.z.to(self.dtype), fused.log_prob
+
+    def _fused(self, sample_shape: Shape, generator: torch.Generator | None, **options: bool) -> Fused | None:
+        """IGR-I by a kernel, where one can."""
+        normal = gaussian_of(self)
+        if normal is None:
+            return None
+        scalars = [getattr(self._onto, name) for name in ("tau", "delta")]
+        tau, delta = (t.to(normal.loc.dtype) if isinstance(t, Tensor) else t for t in scalars)
+        if not functional.fusible(generator, (normal.loc, normal.scale), (tau, delta)):
+            return None
+        batch = torch.Size((*sample_shape, *self.batch_shape))
+        return functional.fused_sample(normal.loc, normal.scale, batch, tau, delta, generator=generator, **options)
 
     def _scores(self, sample_shape: Shape, generator: torch.Generator | None) -> Tensor:
         with self._full_precision():

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, OneHotCategorical
 
+from igr import _terms
 from igr._checks import broadcast, check_parameter, describe, widen
 from igr.distributions import MonteCarlo, Relaxation
 
@@ -81,9 +82,7 @@ def categorical_kl(p: Distribution | Tensor, q: Distribution | Tensor) -> Tensor
     """
     log_p, log_q = _log_probs("p", p), _log_probs("q", q)
     broadcast(p=log_p, q=log_q)
-    possible = log_p > -torch.inf  # 0 log 0 = 0, with a gradient of zero
-    ratio = torch.where(possible, log_p, 0.0) - torch.where(possible, log_q, 0.0)
-    return (log_p.exp() * ratio).sum(-1)
+    return _terms.categorical_kl(log_p, log_q)
 
 
 def _log_probs(name: str, value: Distribution | Tensor) -> Tensor:

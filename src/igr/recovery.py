@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from igr import kernels
 from igr._checks import check_finite, check_range, values_checkable, widen
 from igr._normal import inverse_mills, log_ndtr, low_quantile_of_maximum
 from igr._stick_recovery import nodes_for_sticks, stick_masses
@@ -87,6 +88,9 @@ def recovered_log_probs(
         exact = QuadratureError(torch.zeros_like(mu[..., 0]), torch.ones_like(mu[..., 0]))
         return (log_p, exact) if return_error else log_p
     mu, sigma = mu.reshape(-1, shape[-1]), sigma.reshape(-1, shape[-1])
+    if not return_error and _fits_a_kernel(mu, sigma):
+        fused: Tensor = _Fused.apply(mu, sigma, *_kernel_rule(num_nodes, mu.device))  # type: ignore[no-untyped-call]
+        return fused.reshape(*shape[:-1], shape[-1] + 1)
     t0, width, a = _window(mu.detach(), sigma.detach())
     rule = gauss_legendre(num_nodes, mu)
     log_mass: Tensor = _LogMass.apply(mu, sigma, t0, width, a, *rule)  # type: ignore[no-untyped-call]
@@ -240,12 +244,47 @@ class _LogMass(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        mu, sigma, t0, width, a, x, w = ctx.saved_tensors
-        rows = _chunks((gradient[..., :-1], mu, sigma, t0, width, a), len(x))
-        d_mu, d_sigma = (torch.cat(d) for d in zip(*[_weighted_gradients(*chunk, x, w) for chunk in rows], strict=True))
-        last = -mu / sigma
-        rest = gradient[..., -1:] * inverse_mills(last)
-        return (d_mu - rest) / sigma, (d_sigma - rest * last) / sigma, None, None, None, None, None
+        return *_gradients(gradient, *ctx.saved_tensors), None, None, None, None, None
+
+
+def _fits_a_kernel(mu: Tensor, sigma: Tensor) -> bool:
+    if not kernels.usable(mu, sigma):
+        return False
+    from igr.kernels.recovery import MOST_COLUMNS
+
+    return mu.shape[-1] <= MOST_COLUMNS
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator] # which a compiled program holds, and not copies
+def _kernel_rule(num_nodes: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    return gauss_legendre(num_nodes, torch.empty((), dtype=torch.float32, device=device))
+
+
+class _Fused(torch.autograd.Function):
+    """Window, masses and normalisation in one kernel: (B, K-1) to (B, K); the gradient in another.
+
+    A gradient that is itself to be differentiated is that of the functions here.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, mu: Tensor, sigma: Tensor, x: Tensor, w: Tensor) -> Tensor:
+        from igr.kernels.recovery import recovered_log_probs as kernel
+
+        log_p: Tensor
+        log_p, sums, window = kernel(mu, sigma, x, w)
+        ctx.save_for_backward(mu, sigma, x, w, log_p, sums, window)
+        return log_p
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        from igr.kernels.recovery import recovered_log_probs_backward as kernel
+
+        if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return *kernel(gradient, *ctx.saved_tensors), None, None
+        mu, sigma, *rule = ctx.saved_tensors[:4]
+        rule = *_window(mu, sigma), *rule
+        p = _normalise(_LogMass.apply(mu, sigma, *rule)).exp()  # type: ignore[no-untyped-call]
+        return *_gradients(gradient - p * gradient.sum(-1, keepdim=True), mu, sigma, *rule), None, None
 
 
 @torch.no_grad()
@@ -269,6 +308,16 @@ def masses_and_jacobian(mu: Tensor, sigma: Tensor, num_nodes: int = 192) -> tupl
     threshold = last * inverse_mills(-mu / sigma) / sigma
     jacobian = jacobian + torch.diag_embed(threshold - jacobian.sum(-1))
     return masses, torch.cat([jacobian, -threshold.unsqueeze(-2)], -2)
+
+
+def _gradients(gradient: Tensor, mu: Tensor, sigma: Tensor, *rule: Tensor) -> tuple[Tensor, Tensor]:
+    """From gradients in the logarithms of the K integrals to those in μ and σ."""
+    t0, width, a, x, w = rule
+    rows = _chunks((gradient[..., :-1], mu, sigma, t0, width, a), len(x))
+    d_mu, d_sigma = (torch.cat(d) for d in zip(*[_weighted_gradients(*chunk, x, w) for chunk in rows], strict=True))
+    last = -mu / sigma
+    rest = gradient[..., -1:] * inverse_mills(last)
+    return (d_mu - rest) / sigma, (d_sigma - rest * last) / sigma
 
 
 def _weighted_gradients(gradient: Tensor, mu: Tensor, sigma: Tensor, *rule: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,17 +12,20 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.distributions import Normal
 
-from igr import functional
-from igr._bases import gaussian_kl
-from igr._gumbel import _gumbel_energy
+from igr import functional, kernels
+from igr._terms import gaussian_kl, gumbel_energy
 from igr.distributions import GumbelSoftmax, InvertibleGaussian, Relaxation
 from igr.kl import categorical_kl
-from igr.paper.models import EnsembleVae
+from igr.paper.compiled import fast
+from igr.paper.models import EnsembleVae, parameters_of
 from igr.paper.priors import Prior
+from igr.paper.vae import Vae
 from igr.recovery import recovered_log_probs
 from igr.transforms import Planar, StickBreaking, call_and_ladj
+
+Tensors = tuple[Tensor, ...]
+Flow = list[tuple[Tensor, ...]]
 
 NODES = 64  # of Proposition 2 in training, at every step; metrics use all that it takes
 
@@ -52,29 +55,52 @@ def objective(vae: EnsembleVae, x: Tensor, tau: Tensor, prior: Prior, noise: Ten
         prior: the prior.
         noise: ``(S, E, B, N, K - 1)`` standard normal, or ``(S, E, B, N, K)`` standard Gumbel for GS.
     """
-    cell, parameters = vae.cell, vae.encode(x)
-    sample = _draw(vae, parameters, tau, noise)
+    cell = vae.cell
+    flow = _of_images(vae.flow, x.shape[1]) if kernels.usable(x) else vae.flow
+    z, kl = fast(_sample_and_kl, x)(cell, vae.say(x), flow, tau, prior, noise)
+    return fast(_bound, x)(cell.bound, vae.log_px(x, z), kl)
+
+
+def _sample_and_kl(
+    cell: Vae, said: Tensor, flow: Flow, tau: Tensor, prior: Prior, noise: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What the decoder is given, ``(S, E, B, N, K)``, and the divergence to subtract, ``(S, E, B)`` or ``(E, B)``."""
+    N, k = noise.shape[-2:]
+    parameters = parameters_of(said, (N, k), cell.method)
+    sample = _draw(cell, parameters, flow, tau, noise)
     z = sample.z
     if cell.forward == "hard":
         harden = functional.one_hot_argmax if cell.method == "gs" else functional.harden
         z = functional.straight_through(harden(sample.scores), z)
-    log_px = vae.log_px(x, z)  # (S, E, B)
     if cell.objective == "discrete":
-        return log_px.mean(0) - discrete_kl(vae, parameters)
+        return z, discrete_kl(cell.method, parameters)
+    closed = None
     if cell.bound == "elbo" and not cell.landing and cell.protocol == "honest":
-        closed = closed_form_kl(vae, parameters, prior)
-        if closed is not None:
-            return log_px.mean(0) - closed
-    log_w = log_px - log_ratio(vae, parameters, tau, prior, noise, sample)
-    return log_w.mean(0) if cell.bound == "elbo" else log_w.logsumexp(0) - math.log(len(log_w))
+        closed = closed_form_kl(cell.method, parameters, prior)
+    return z, log_ratio(cell, parameters, tau, prior, noise, sample) if closed is None else closed
+
+
+def _of_images(flow: Flow, num_images: int) -> Flow:
+    """The parameters of planar maps once for every image, ``(E, B, N, ...)``.
+
+    Broadcast over images, they and all before them would have wrong gradients for all members but the first: so
+    torch 2.11 compiles the product of w and y for CUDA.
+    """
+    return [(*(each.expand(-1, num_images, *each.shape[2:]).contiguous() for each in layer),) for layer in flow]
+
+
+def _bound(kind: str, log_px: Tensor, kl: Tensor) -> Tensor:
+    """The evidence bound, or the importance-weighted one, of S samples."""
+    log_w = log_px - kl
+    return log_w.mean(0) if kind == "elbo" else log_w.logsumexp(0) - math.log(len(log_w))
 
 
 def relaxed_terms(vae: EnsembleVae, x: Tensor, tau: Tensor, prior: Prior, noise: Tensor) -> tuple[Tensor, Tensor]:
     """log p(x | z) of relaxed samples, ``(S, E, B)``, and their KL term, whatever was trained."""
-    parameters = vae.encode(x)
-    sample = _draw(vae, parameters, tau, noise)
-    closed = closed_form_kl(vae, parameters, prior)
-    ratio = log_ratio(vae, parameters, tau, prior, noise, sample) if closed is None else closed.unsqueeze(0)
+    cell, parameters = vae.cell, vae.encode(x)
+    sample = _draw(cell, parameters, vae.flow, tau, noise)
+    closed = closed_form_kl(cell.method, parameters, prior)
+    ratio = log_ratio(cell, parameters, tau, prior, noise, sample) if closed is None else closed.unsqueeze(0)
     return vae.log_px(x, sample.z), ratio
 
 
@@ -84,19 +110,18 @@ def posterior(vae: EnsembleVae, x: Tensor, tau: Tensor) -> Relaxation:
     if vae.cell.method == "gs":
         return GumbelSoftmax(tau, *parameters, validate_args=False)
     mu, xi = parameters
-    return InvertibleGaussian(mu, xi.exp(), tau, flow=_flow(vae) or None, validate_args=False)
+    return InvertibleGaussian(mu, xi.exp(), tau, flow=_maps(vae.cell, vae.flow) or None, validate_args=False)
 
 
-def closed_form_kl(vae: EnsembleVae, parameters: tuple[Tensor, ...], prior: Prior) -> Tensor | None:
+def closed_form_kl(method: str, parameters: Tensors, prior: Prior) -> Tensor | None:
     """Equation 13 for IGR-I and IGR-SB, whose flow the prior shares; ``(E, B)``, or nothing."""
-    if vae.cell.method not in ("igr-i", "igr-sb"):
+    if method not in ("igr-i", "igr-sb"):
         return None
     mu, xi = parameters
-    q, p = Normal(mu, xi.exp(), validate_args=False), Normal(prior.loc, prior.scale, validate_args=False)
-    return gaussian_kl(q, p).sum(-1)
+    return gaussian_kl(mu, xi.exp(), prior.loc, prior.scale).sum(-1)
 
 
-def discrete_kl(vae: EnsembleVae, parameters: tuple[Tensor, ...]) -> Tensor:
+def discrete_kl(method: str, parameters: Tensors) -> Tensor:
     """The KL divergence of the recovered categoricals from the uniform distribution, ``(E, B)``.
 
     For GS that is equation 8, the KL of Jang et al. (2017); for IGR-I it is taken through Proposition 2.
@@ -104,13 +129,13 @@ def discrete_kl(vae: EnsembleVae, parameters: tuple[Tensor, ...]) -> Tensor:
     Raises:
         NotImplementedError: the recovered distribution is not differentiable, or too costly for every step.
     """
-    if vae.cell.method == "gs":
+    if method == "gs":
         logits = parameters[0]
-    elif vae.cell.method == "igr-i":
+    elif method == "igr-i":
         mu, xi = parameters
         logits = gaussian_log_probs(mu, xi, num_nodes=NODES)
     else:
-        raise NotImplementedError(f"no discrete objective for {vae.cell.method}: use igr-i or gs")
+        raise NotImplementedError(f"no discrete objective for {method}: use igr-i or gs")
     return categorical_kl(logits, torch.zeros_like(logits)).sum(-1)
 
 
@@ -122,23 +147,21 @@ def gaussian_log_probs(mu: Tensor, xi: Tensor, num_nodes: int = 192) -> Tensor:
     return torch.where(fine, log_p, math.nan)
 
 
-def log_ratio(
-    vae: EnsembleVae, parameters: tuple[Tensor, ...], tau: Tensor, prior: Prior, noise: Tensor, sample: Draw
-) -> Tensor:
+def log_ratio(cell: Vae, parameters: Tensors, tau: Tensor, prior: Prior, noise: Tensor, sample: Draw) -> Tensor:
     """log q(z | x) - log p(z) of the relaxed sample, ``(S, E, B)``.
 
     With sticking the landing (Roeder et al., 2017) what the encoder says is a constant inside log q: what is left out
     of the gradient is its score, whose mean is zero. The log-determinant of a planar flow keeps its gradient, as
     published.
     """
-    if vae.cell.landing:
+    if cell.landing:
         parameters = tuple(parameter.detach() for parameter in parameters)
-    if vae.cell.method == "gs":
-        return gumbel_log_ratio(sample.origin, parameters[0], noise, tau, prior, vae.cell.landing).sum(-1)
+    if cell.method == "gs":
+        return gumbel_log_ratio(sample.origin, parameters[0], noise, tau, prior, cell.landing).sum(-1)
     mu, xi = parameters
-    eps = (sample.origin - mu) * (-xi).exp() if vae.cell.landing else noise
+    eps = (sample.origin - mu) * (-xi).exp() if cell.landing else noise
     log_q = (-0.5 * eps.square() - xi).sum(-1) - sample.ladj
-    at = sample.scores if vae.cell.method == "igr-planar" else sample.origin
+    at = sample.scores if cell.method == "igr-planar" else sample.origin
     return (log_q - prior.log_prob(at)).sum(-1)
 
 
@@ -152,19 +175,19 @@ def gumbel_log_ratio(log_z: Tensor, logits: Tensor, noise: Tensor, tau: Tensor, 
     K = log_z.shape[-1]
     constant = (K - 1) * (tau.log() - prior.temperature.log()).squeeze(-1)
     # log α - τ log z is the noise with its sign changed, up to a constant that the energy does not see
-    log_q = -_gumbel_energy(logits - tau * log_z if landing else -noise)
-    return constant + log_q + _gumbel_energy(-prior.temperature * log_z)
+    log_q = -gumbel_energy(logits - tau * log_z if landing else -noise)
+    return constant + log_q + gumbel_energy(-prior.temperature * log_z)
 
 
-def _draw(vae: EnsembleVae, parameters: tuple[Tensor, ...], tau: Tensor, noise: Tensor) -> Draw:
-    if vae.cell.method == "gs":
+def _draw(cell: Vae, parameters: Tensors, flow: Flow, tau: Tensor, noise: Tensor) -> Draw:
+    if cell.method == "gs":
         scores = parameters[0] + noise
         log_z = log_softmax(scores / tau)
         return Draw(log_z.exp(), scores, log_z, 0.0)
     mu, xi = parameters
     y = torch.addcmul(mu, xi.exp(), noise)
-    scores, ladj = y, torch.zeros_like(y[..., 0]) if vae.cell.method == "igr-planar" else 0.0
-    for part in _flow(vae):
+    scores, ladj = y, torch.zeros_like(y[..., 0]) if cell.method == "igr-planar" else 0.0
+    for part in _maps(cell, flow):
         if isinstance(part, Planar):
             scores, change = call_and_ladj(part, scores)
             ladj = ladj + change
@@ -182,10 +205,10 @@ def log_softmax(x: Tensor) -> Tensor:
     return x - x.exp().sum(-1, keepdim=True).log()
 
 
-def _flow(vae: EnsembleVae) -> list[StickBreaking | Planar]:
+def _maps(cell: Vae, flow: Flow) -> list[StickBreaking | Planar]:
     """What comes between the Gaussian and the softmax++."""
-    if vae.cell.method == "igr-sb":
-        return [StickBreaking(leftover=vae.cell.protocol == "honest")]
-    if vae.cell.method == "igr-planar":
-        return [Planar(u, w, b, validate_args=False) for u, w, b in zip(vae.u, vae.w, vae.b, strict=True)]
+    if cell.method == "igr-sb":
+        return [StickBreaking(leftover=cell.protocol == "honest")]
+    if cell.method == "igr-planar":
+        return [Planar(u, w, b, validate_args=False) for u, w, b in flow]
     return []

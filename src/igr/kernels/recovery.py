@@ -1,0 +1,258 @@
+r"""Proposition 2 in one pass over the parameters: the probabilities of IGR-I, and their gradient.
+
+With :math:`F = \prod_j \Phi(z_j)` and :math:`z_j = (t - \mu_j) / \sigma_j` the integrals are those of
+:math:`F \phi(z_k) / \Phi(z_k)`. From the start of the window on, F is at least about 1e-19, so that in
+float32 products do instead of sums of logarithms. The other factor may underflow; it is :math:`e^{-z_k^2 / 2}` for
+positive :math:`z_k`, and is taken relative to its value at the first node, where it is largest.
+"""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from igr.kernels._normal import ROOT, expm1, factors, log1p, log_ndtr
+from igr.kernels._random import exp, reciprocal
+
+MOST_COLUMNS = 512
+"""The largest K - 1 for which a row is held in one program."""
+
+INTERPRETED = triton.knobs.runtime.interpret
+ROOT_OF_LEVEL = tl.constexpr(42.0**0.5)  # the window starts where F is exp(-42)
+ROOT_OF_TWO_LEVELS = tl.constexpr(84.0**0.5)
+LEAST = tl.constexpr(1e-37)  # in place of a rate of zero
+
+
+def blocks(num_columns: int) -> dict[str, int]:
+    """Sizes of the blocks: a thread has 16 entries at most, and up to 16 columns it has all of a row."""
+    columns = max(2, triton.next_power_of_2(num_columns))
+    if columns <= 16:
+        return {"COLUMNS": columns, "ROWS": 128, "num_warps": 4}
+    return {"COLUMNS": columns, "ROWS": 512 // columns, "num_warps": 1}
+
+
+@torch.library.custom_op("igr::recovered_log_probs", mutates_args=())
+def recovered_log_probs(mu: Tensor, sigma: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The log-probabilities, (B, K), and for the gradient the sums of the rule, (B, K-1), and the windows, (B, 3).
+
+    Arguments:
+        mu: (B, K-1), float32, where K - 1 is between 2 and :data:`MOST_COLUMNS`.
+        sigma: likewise.
+        x: nodes of the rule on [0, 1], ascending.
+        w: their weights.
+    """
+    (rows, columns), block = mu.shape, blocks(mu.shape[1])
+    log_p, sums, window = mu.new_empty(rows, columns + 1), mu.new_empty(rows, columns), mu.new_empty(rows, 3)
+    if rows:
+        grid = (triton.cdiv(rows, block["ROWS"]),)
+        inputs = mu.contiguous(), sigma.contiguous(), x, w
+        sizes = {"WIDTH": columns, "NODES": len(x), "LOGS": INTERPRETED, **block}
+        with torch.cuda.device_of(mu):  # launches go to the current one
+            _forward[grid](*inputs, log_p, sums, window, rows, 1, **sizes)
+    return log_p, sums, window
+
+
+@recovered_log_probs.register_fake
+def _(mu: Tensor, sigma: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    rows, columns = mu.shape
+    return mu.new_empty(rows, columns + 1), mu.new_empty(rows, columns), mu.new_empty(rows, 3)
+
+
+@torch.library.custom_op("igr::recovered_log_probs_backward", mutates_args=())
+def recovered_log_probs_backward(
+    gradient: Tensor, mu: Tensor, sigma: Tensor, x: Tensor, w: Tensor, log_p: Tensor, sums: Tensor, window: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The gradients in μ and σ, (*, B, K-1), of what has these gradients, (*, B, K), in the log-probabilities."""
+    (rows, columns), block = mu.shape, blocks(mu.shape[1])
+    d_mu = gradient.new_empty(*gradient.shape[:-1], columns)
+    d_sigma = torch.empty_like(d_mu)
+    samples = gradient.shape[:-2].numel()
+    if d_mu.numel():
+        inputs = gradient.contiguous(), mu.contiguous(), sigma.contiguous(), x, w, log_p, sums, window
+        grid = (triton.cdiv(rows, block["ROWS"]), samples)
+        sizes = {"WIDTH": columns, "NODES": len(x), "LOGS": INTERPRETED, **block}
+        with torch.cuda.device_of(mu):
+            _backward[grid](*inputs, d_mu, d_sigma, rows, 1, **sizes)
+    return d_mu, d_sigma
+
+
+@recovered_log_probs_backward.register_fake
+def _(
+    gradient: Tensor, mu: Tensor, sigma: Tensor, x: Tensor, w: Tensor, log_p: Tensor, sums: Tensor, window: Tensor
+) -> tuple[Tensor, Tensor]:
+    shape = (*gradient.shape[:-1], mu.shape[1])
+    return gradient.new_empty(shape), gradient.new_empty(shape)
+
+
+@recovered_log_probs_backward.register_vmap
+def _(
+    info: object, in_dims: tuple[int | None, ...], gradient: Tensor, *saved: Tensor
+) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+    """Many gradients of one result, by one launch."""
+    first, *others = in_dims
+    if first is None or any(dim is not None for dim in others):
+        raise NotImplementedError(
+            "the kernel maps over gradients only, got parameters that are mapped over; use igr.kernels.disabled()"
+        )
+    return recovered_log_probs_backward(gradient.movedim(first, 0), *saved), (0, 0)
+
+
+@triton.jit
+def _times(a, b):
+    return a * b
+
+
+@triton.jit
+def _product(c, LOGS: tl.constexpr):
+    """Over the columns; by logarithms for the interpreter, which would multiply entry by entry."""
+    if LOGS:
+        return tl.exp(tl.sum(tl.log(c), axis=1, keep_dims=True))
+    return tl.reduce(c, 1, _times, keep_dims=True)
+
+
+@triton.jit
+def _log_f_and_rate(z, per, valid):
+    """log F and its derivative in t, each (ROWS, 1)."""
+    c, e = factors(z)
+    negative = tl.minimum(z, 0.0)
+    log_f = tl.sum(tl.where(valid, tl.log(c) - 0.5 * negative * negative, 0.0), axis=1, keep_dims=True)
+    return log_f, tl.sum(tl.where(valid, e * ROOT / c * per, 0.0), axis=1, keep_dims=True)
+
+
+@triton.jit
+def _window(mu, sigma, per, valid):
+    """Where the integrands live, as in :mod:`igr.recovery`: start t0, width and the scale a, each (ROWS, 1)."""
+    t = tl.max(tl.where(valid, mu - sigma * ROOT_OF_TWO_LEVELS, float("-inf")), axis=1, keep_dims=True)
+    for _ in range(8):  # Newton on sqrt(-log F), monotone from the left
+        log_f, rate = _log_f_and_rate((t - mu) * per, per, valid)
+        rho = tl.sqrt(tl.maximum(-log_f, 0.0))
+        t += tl.where(rho > ROOT_OF_LEVEL, (rho - ROOT_OF_LEVEL) * 2.0 * rho / tl.maximum(rate, LEAST), 0.0)
+    t0 = tl.maximum(t, 0.0)
+    z = (t0 - mu) * per
+    log_f, rate = _log_f_and_rate(z, per, valid)
+    positive, negative = tl.maximum(z, 0.0), tl.minimum(z, 0.0)
+    least = tl.min(tl.where(valid, z, float("inf")), axis=1, keep_dims=True)
+    reach = 40.0 / (tl.sqrt(positive * positive + 40.0) + positive) - negative
+    within = valid & (z <= tl.maximum(least + 0.5, 8.5))
+    width = tl.max(tl.where(within, sigma * reach, 0.0), axis=1, keep_dims=True)
+    matters = valid & ((log_f + log_ndtr(-z) > -33.0) | (z == least))
+    finest = tl.min(tl.where(matters, sigma / tl.maximum(z, 1.0), float("inf")), axis=1, keep_dims=True)
+    return t0, width, 32.0 * tl.minimum(tl.minimum(1.0 / tl.maximum(rate, LEAST), width), finest)
+
+
+@triton.jit
+def _at_node(x, start, a, span, per):
+    """exp(y) - 1 and z at a node: t - μ is t0 - μ, exact for narrow coordinates, whose μ is near t0, and the rest."""
+    growth = expm1(span * x)
+    return growth, (start + a * growth) * per
+
+
+@triton.jit
+def _largest_exponent(x, start, a, span, per):
+    """max(z, 0)² at the first node: that of exp(-z² / 2), as large as it gets."""
+    _, z = _at_node(x, start, a, span, per)
+    positive = tl.maximum(z, 0.0)
+    return positive * positive
+
+
+@triton.jit
+def _cdf_and_rest(z, first, valid, LOGS: tl.constexpr):
+    """F, (ROWS, 1), and φ(z) / Φ(z), but for a constant, as it is and relative to the first node."""
+    c, e = factors(z)
+    positive, negative = tl.maximum(z, 0.0), tl.minimum(z, 0.0)
+    fall = tl.sum(tl.where(valid, negative * negative, 0.0), axis=1, keep_dims=True)
+    F = exp(-0.5 * fall) * _product(tl.where(valid, c, 1.0), LOGS)
+    per_c = reciprocal(c)
+    return F, e * per_c, exp(0.5 * (first - positive * positive)) * per_c
+
+
+@triton.jit
+def _normaliser(log_mass, last, valid):
+    """The largest of the logarithms, and that of the sum relative to it: exact as all others tend to zero."""
+    log_mass = tl.where(valid, log_mass, float("-inf"))
+    top = tl.maximum(tl.max(log_mass, axis=1, keep_dims=True), last)
+    others = tl.sum(tl.where(log_mass < top, tl.exp(log_mass - top), 0.0), axis=1, keep_dims=True)
+    others += tl.where(last < top, tl.exp(last - top), 0.0)
+    as_large = tl.sum((log_mass == top).to(tl.float32), axis=1, keep_dims=True) + (last == top).to(tl.float32)
+    return top, log1p(others + (tl.maximum(as_large, 1.0) - 1.0))
+
+
+# ``step`` is one. Where the compiler knows that, it lays the columns of a row out over the lanes of a warp, for the
+# sake of loads and stores, and every sum over columns takes shuffles; not knowing it, it gives each lane a row.
+
+
+@triton.jit(do_not_specialize=["step"])
+def _forward(
+    mu_ptr, sigma_ptr, x_ptr, w_ptr, log_p_ptr, sums_ptr, window_ptr, rows, step,
+    WIDTH: tl.constexpr, NODES: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, LOGS: tl.constexpr,
+):  # fmt: skip
+    column = tl.arange(0, COLUMNS)[None, :]
+    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
+    valid, inside = column < WIDTH, row < rows
+    at, row_at = row * WIDTH + column * step, row * (WIDTH + 1)
+    mu = tl.load(mu_ptr + at, mask=valid & inside, other=0.0)
+    sigma = tl.load(sigma_ptr + at, mask=valid & inside, other=1.0)
+    per = 1.0 / sigma
+    t0, width, a = _window(mu, sigma, per, valid)
+    span = log1p(width / a)
+    start = t0 - mu
+    first = _largest_exponent(tl.load(x_ptr), start, a, span, per)
+    sums = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for q in range(NODES):
+        growth, z = _at_node(tl.load(x_ptr + q), start, a, span, per)
+        F, _mills, rest = _cdf_and_rest(z, first, valid, LOGS)
+        sums += tl.load(w_ptr + q) * (1.0 + growth) * F * rest
+    log_mass = tl.log(sums) + tl.log(a * span * ROOT * per) - 0.5 * first
+    last = tl.sum(tl.where(valid, log_ndtr(-mu * per), 0.0), axis=1, keep_dims=True)
+    top, log_total = _normaliser(log_mass, last, valid)
+    tl.store(log_p_ptr + row_at + column * step, log_mass - top - log_total, mask=valid & inside)
+    tl.store(log_p_ptr + row_at + WIDTH, last - top - log_total, mask=inside)
+    tl.store(sums_ptr + at, sums, mask=valid & inside)
+    tl.store(window_ptr + row * 3, t0, mask=inside)
+    tl.store(window_ptr + row * 3 + 1, a, mask=inside)
+    tl.store(window_ptr + row * 3 + 2, span, mask=inside)
+
+
+@triton.jit(do_not_specialize=["step"])
+def _backward(
+    gradient_ptr, mu_ptr, sigma_ptr, x_ptr, w_ptr, log_p_ptr, sums_ptr, window_ptr, d_mu_ptr, d_sigma_ptr, rows, step,
+    WIDTH: tl.constexpr, NODES: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, LOGS: tl.constexpr,
+):  # fmt: skip
+    column = tl.arange(0, COLUMNS)[None, :]
+    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
+    sample = tl.program_id(1).to(tl.int64) * rows
+    valid, inside = column < WIDTH, row < rows
+    at, row_at = row * WIDTH + column * step, row * (WIDTH + 1)
+    mu = tl.load(mu_ptr + at, mask=valid & inside, other=0.0)
+    per = 1.0 / tl.load(sigma_ptr + at, mask=valid & inside, other=1.0)
+    t0 = tl.load(window_ptr + row * 3, mask=inside, other=0.0)
+    a = tl.load(window_ptr + row * 3 + 1, mask=inside, other=1.0)
+    span = tl.load(window_ptr + row * 3 + 2, mask=inside, other=1.0)
+    p = tl.exp(tl.load(log_p_ptr + row_at + column * step, mask=valid & inside, other=float("-inf")))
+    p_last = tl.exp(tl.load(log_p_ptr + row_at + WIDTH, mask=inside, other=float("-inf")))
+    gradient_ptr += sample * (WIDTH + 1)
+    g = tl.load(gradient_ptr + row_at + column * step, mask=valid & inside, other=0.0)
+    g_last = tl.load(gradient_ptr + row_at + WIDTH, mask=inside, other=0.0)
+    total = tl.sum(g, axis=1, keep_dims=True) + g_last  # 1 - p may lose digits: what it is multiplied by is as small
+    g = (g - total * p) / tl.load(sums_ptr + at, mask=valid & inside, other=1.0)
+    g_last = g_last - total * p_last
+    start = t0 - mu
+    first = _largest_exponent(tl.load(x_ptr), start, a, span, per)
+    d_mu, d_sigma = tl.zeros([ROWS, COLUMNS], tl.float32), tl.zeros([ROWS, COLUMNS], tl.float32)
+    for q in range(NODES):
+        growth, z = _at_node(tl.load(x_ptr + q), start, a, span, per)
+        F, mills, rest = _cdf_and_rest(z, first, valid, LOGS)
+        weights = g * (tl.load(w_ptr + q) * (1.0 + growth) * F * rest)
+        mills = mills * ROOT
+        d_z = weights * (z + mills) - mills * tl.sum(tl.where(valid, weights, 0.0), axis=1, keep_dims=True)
+        d_mu += d_z
+        d_sigma += z * d_z - weights
+    z = -mu * per
+    c, e = factors(z)
+    beyond = g_last * (e * ROOT / c)  # what P(H = K) contributes
+    tl.store(d_mu_ptr + sample * WIDTH + at, (d_mu - beyond) * per, mask=valid & inside)
+    tl.store(d_sigma_ptr + sample * WIDTH + at, (d_sigma - beyond * z) * per, mask=valid & inside)

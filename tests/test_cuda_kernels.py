@@ -1,0 +1,259 @@
+"""The fused kernels as compiled for a CUDA device: shapes that are too large for the interpreter, and graphs."""
+
+import math
+
+import pytest
+import torch
+from scipy import stats
+
+from igr import functional, kernels
+from igr.distributions import GumbelSoftmax, InvertibleGaussian
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+SHAPES = ((1000, 2), (1000, 3), (4097, 10), (500, 33), (300, 129), (200, 1000), (64, 8192), (9, 20_000), (4, 100_000))
+
+
+class Known(functional.NoiseSource):
+    """Noise drawn beforehand."""
+
+    def __init__(self, eps):
+        self.eps = eps
+
+    def gaussian(self, shape, like):
+        return self.eps.reshape(shape).to(like)
+
+    def gumbel(self, like):
+        return self.eps.reshape(like.shape).to(like)
+
+
+def noise_of_next_call(rows, columns, gumbel):
+    from igr.kernels import sampling
+
+    state = torch.cuda.get_rng_state()
+    eps = sampling.noise(torch.randint(2**63 - 1, (1,), device="cuda"), rows, columns, gumbel=gumbel)
+    torch.cuda.set_rng_state(state)
+    return Known(eps.double().cpu())
+
+
+def parameters(rows, n, dtype=torch.float32):
+    loc, scale = torch.randn(rows, n, device="cuda"), torch.rand(rows, n, device="cuda") + 0.5
+    return loc.to(dtype).requires_grad_(), scale.to(dtype).requires_grad_()
+
+
+def check(call, inputs, source, weights, tolerance):
+    """Values and gradients by kernels, beside float64 on the CPU with the same noise."""
+    terms = call(*inputs, None)
+    wide = [x.detach().double().cpu().requires_grad_() for x in inputs]
+    expected = call(*wide, source)
+    gradients = torch.autograd.grad(terms, inputs, [w.to(t) for w, t in zip(weights, terms, strict=True)])
+    exact = torch.autograd.grad(expected, wide, [w.to(t) for w, t in zip(weights, expected, strict=True)])
+    for a, b in zip((*terms, *gradients), (*expected, *exact), strict=True):
+        torch.testing.assert_close(
+            a.double().cpu(), b, rtol=20 * tolerance, atol=20 * tolerance * max(1.0, b.abs().max().item())
+        )
+
+
+@pytest.mark.parametrize(("rows", "K"), SHAPES)
+@pytest.mark.parametrize("hard", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_gaussian(rows, K, hard, dtype):
+    inputs = parameters(rows, K - 1, dtype)
+    weights = torch.randn(rows, K), torch.randn(rows) / K, torch.randn(rows)
+    source = noise_of_next_call(rows, K - 1, False)
+    check(
+        lambda m, s, g: functional.gaussian_softmax_terms(m, s, 0.7, hard, delta=0.4, prior=(0.2, 1.3), generator=g),
+        inputs, source, weights, torch.finfo(dtype).eps if dtype != torch.float32 else 2e-6,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("rows", "K"), SHAPES)
+@pytest.mark.parametrize("hard", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_gumbel(rows, K, hard, dtype):
+    logits, _ = parameters(rows, K, dtype)
+    weights = torch.randn(rows, K), torch.randn(rows) / K, torch.randn(rows)
+    source = noise_of_next_call(rows, K, True)
+    check(
+        lambda a, g: functional.gumbel_softmax_terms(a, 0.7, hard, generator=g),
+        (logits,), source, weights, torch.finfo(dtype).eps if dtype != torch.float32 else 2e-6,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("rows", "K"), [(300, 7), (5, 20_000)])
+def test_masks_and_rows_of_scalars(rows, K):
+    loc, scale = parameters(rows, K - 1)
+    logits, _ = parameters(rows, K)
+    tau, delta = torch.rand(rows, 1) + 0.3, torch.rand(rows, 1) + 0.3
+    mask = torch.rand(rows, K) < 0.7
+    mask[:, 0] = True
+
+    def on(x, *others):
+        return [y.to(x.device) for y in others]
+
+    def gaussian(m, s, g):
+        t, d, allowed = on(m, tau, delta, mask)
+        return (functional.gaussian_softmax(m, s, t, delta=d, mask=allowed, generator=g),)
+
+    def gumbel(a, g):
+        t, allowed = on(a, tau, mask)
+        return (functional.gumbel_softmax(a, t, mask=allowed, generator=g),)
+
+    weights = (torch.randn(rows, K),)
+    check(gaussian, (loc, scale), noise_of_next_call(rows, K - 1, False), weights, 2e-6)
+    check(gumbel, (logits,), noise_of_next_call(rows, K, True), weights, 2e-6)
+    assert (functional.gumbel_softmax(logits, mask=mask.cuda())[~mask.cuda()] == 0).all()
+
+
+def test_kernels_are_used(monkeypatch):
+    called = []
+    original = functional.fused_sample
+    monkeypatch.setattr(functional, "fused_sample", lambda *a, **k: called.append(1) or original(*a, **k))
+    loc = torch.zeros(5, 4, device="cuda")
+    functional.gaussian_softmax(loc, 1.0)
+    functional.gumbel_softmax(loc)
+    InvertibleGaussian(loc, 1.0, 0.5).rsample((2,))
+    InvertibleGaussian(loc, 1.0, 0.5).hard_rsample()
+    GumbelSoftmax(0.5, loc).rsample_and_log_prob()
+    assert len(called) == 5
+    with kernels.disabled():
+        functional.gaussian_softmax(loc, 1.0)
+    functional.gaussian_softmax(loc.double(), 1.0)
+    functional.gaussian_softmax(loc, 1.0, torch.tensor(0.5, device="cuda", requires_grad=True))
+    torch.func.vmap(lambda m: functional.gaussian_softmax(m, 1.0), randomness="different")(loc)
+    assert len(called) == 5
+
+
+@pytest.mark.parametrize("gumbel", [False, True])
+def test_noise(gumbel):
+    from igr.kernels import sampling
+
+    law = stats.gumbel_r if gumbel else stats.norm
+    draws = [
+        sampling.noise(torch.tensor([seed], device="cuda"), 2000, 1000, gumbel=gumbel, stream=stream).double().cpu()
+        for seed, stream in ((1, 0), (2, 0), (1, 1))
+    ]
+    eps, call, device = draws
+    assert all(x.isfinite().all() for x in draws)
+    assert stats.kstest(eps.flatten()[:500_000].numpy(), law.cdf).pvalue > 1e-5
+    n = eps.numel()
+    assert abs(eps.mean().item() - law.mean()) < 5 * math.sqrt(law.var() / n)
+    for a, b in (
+        (eps, call), (eps, device), (eps[1:], eps[:-1]), (eps[:, 1:], eps[:, :-1]), (eps[:, 4:], eps[:, :-4]),
+        (eps[:, ::2], eps[:, 1::2]),
+    ):  # fmt: skip
+        for f in (lambda x: x, lambda x: x.square()):
+            x, y = (f(t).flatten() - f(t).mean() for t in (a, b))
+            assert abs((x @ y / (x.norm() * y.norm())).item()) * math.sqrt(x.numel()) < 5
+
+
+def test_noise_is_that_of_the_interpreter_s_definition():
+    """Tails included: what words near both ends of their range become is finite, and of the right size."""
+    from igr.kernels import sampling
+
+    gumbel = sampling.noise(torch.tensor([3], device="cuda"), 20_000, 5000, gumbel=True)
+    assert gumbel.max().item() == pytest.approx(math.log(gumbel.numel()), abs=6)
+    assert gumbel.min().item() == pytest.approx(-math.log(math.log(gumbel.numel())), abs=0.3)
+    normal = sampling.noise(torch.tensor([3], device="cuda"), 20_000, 5000, gumbel=False)
+    expected = stats.norm.isf(1 / normal.numel())
+    assert normal.max().item() == pytest.approx(expected, abs=0.6)
+    assert normal.min().item() == pytest.approx(-expected, abs=0.6)
+
+
+@pytest.mark.parametrize("sample", [lambda x, **k: functional.gaussian_softmax(x, 1.0, **k), functional.gumbel_softmax])
+def test_seeds_and_generators_reproduce(sample):
+    x, draws = torch.randn(50, 9, device="cuda"), []
+    for _ in range(2):
+        torch.manual_seed(3)
+        draws.append((sample(x), sample(x)))
+    assert torch.equal(draws[0][0], draws[1][0])
+    assert torch.equal(draws[0][1], draws[1][1])
+    assert not torch.equal(draws[0][0], draws[0][1])
+    a, b = (sample(x, generator=torch.Generator("cuda").manual_seed(5)) for _ in range(2))
+    assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("K", [10, 20_000])
+def test_graphs_draw_anew_at_every_replay(K):
+    loc, scale = parameters(6, K - 1)
+
+    def step():
+        z, log_q, kl = functional.gaussian_softmax_terms(loc, scale, 0.5, prior=(0.0, 1.0))
+        total = z[:, 0].sum() + log_q.sum() + kl.sum() + functional.gumbel_softmax(loc, 0.5)[:, 0].sum()
+        return z, torch.autograd.grad(total, (loc, scale))
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        z, gradients = step()
+    draws = []
+    for _ in range(2):
+        graph.replay()
+        draws.append(z.clone())
+    torch.cuda.synchronize()
+    assert not torch.equal(*draws)
+    assert all(g.isfinite().all() for g in gradients)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("hard", [False, True])
+def test_compiles_whole(hard):
+    def run(loc, scale):
+        z, log_q, kl = functional.gaussian_softmax_terms(loc, scale, 0.5, hard, prior=(0.0, 1.0))
+        return z.square().sum() + log_q.sum() + kl.sum() + functional.gumbel_softmax(loc, 0.5, hard)[:, 0].sum()
+
+    loc, scale = parameters(8, 9)
+    torch._dynamo.reset()
+    value = torch.compile(run, fullgraph=True)(loc, scale)
+    for g in torch.autograd.grad(value, (loc, scale)):
+        assert g.isfinite().all()
+        assert g.abs().max() > 0
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_operators_keep_their_word():
+    from igr.kernels import ops
+
+    loc, scale = parameters(3, 4)
+    seed = torch.tensor([5], device="cuda")
+    prior = torch.zeros(3, 4, device="cuda"), torch.ones(3, 4, device="cuda")
+    torch.library.opcheck(ops.sample, (loc, scale, seed, 0.5, 1.0, *(None,) * 3, *prior, 3, True, True, True, True))
+    torch.library.opcheck(ops.sample, (loc, None, seed, 0.5, 1.0, *(None,) * 5, 3, False, True, True, True))
+
+
+def test_second_derivatives():
+    loc, scale = parameters(20, 6)
+    source = noise_of_next_call(20, 6, False)
+    results = []
+    for inputs, generator in (
+        ((loc, scale), None),
+        ([x.detach().double().cpu().requires_grad_() for x in (loc, scale)], source),
+    ):
+        z, log_q, kl = functional.gaussian_softmax_terms(*inputs, 0.6, prior=(0.3, 1.2), generator=generator)
+        first = torch.autograd.grad(z[:, :3].square().sum() + log_q.sum() + kl.sum(), inputs, create_graph=True)
+        results.append(torch.autograd.grad(sum(g.square().sum() for g in first), inputs))
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a.double().cpu(), b, rtol=1e-3, atol=1e-4 * b.abs().max().item())
+
+
+@pytest.mark.parametrize("K", [2, 10, 20_000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_low_temperatures(K, dtype):
+    loc = (30 * torch.randn(40, K - 1, device="cuda").sign()).to(dtype).requires_grad_()
+    scale = torch.full_like(loc, 0.3).requires_grad_()
+    z, log_q, kl = functional.gaussian_softmax_terms(loc, scale, 0.01, prior=(0.0, 1.0))
+    if dtype == torch.float32:
+        assert (z.double().sum(-1) - 1).abs().max() < 1e-5
+    for x in (z, log_q, kl, *torch.autograd.grad(z[:, 0].sum() + log_q.sum() + kl.sum(), (loc, scale))):
+        assert x.isfinite().all()
+
+
+def test_many_rows():
+    z = functional.gaussian_softmax(torch.zeros(1, 3, device="cuda"), 1.0, torch.ones(3_000_001, 1, device="cuda"))
+    assert z.shape == (3_000_001, 4)
+    assert (z.sum(-1) - 1).abs().max() < 1e-5
+    spread = 5 * z.std(0) / math.sqrt(len(z))
+    assert ((z[:1_500_000].mean(0) - z[1_500_000:].mean(0)).abs() < 2 * spread).all()
