@@ -2,12 +2,16 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from igr import kernels
+from igr.paper.layers import Factors
+from igr.paper.models import members_axis
 from igr.paper.noise import BLOCK, BlockNoise
 from igr.paper.run import TRAINERS, Options, run_cell
 from igr.paper.specs import SPECS
@@ -37,13 +41,13 @@ COMPLETIONS = [id for id in SPECS if id.startswith("sop/") and not id.endswith("
 MIXTURES = [id for id in SPECS if id.startswith("nonparametric/mnist/")]
 
 
-def ensemble(id: str, device: str = "cuda", **changes) -> Trainer:
+def ensemble(id: str, device: str = "cuda", dtype: torch.dtype = torch.float64, **changes) -> Trainer:
     cell = replace(SPECS[id].shortened(), epochs=4, **changes)
-    return TRAINERS[type(cell)](cell, IMAGES, torch.device(device), torch.float64)
+    return TRAINERS[type(cell)](cell, IMAGES, torch.device(device), dtype)
 
 
 def take_eager_step(self: Trainer) -> None:
-    self._set_learning_rate()
+    self.optimizer.set_rate(self.cell.learning_rate_at(self.epoch * self.steps + self.step))
     self._step()
 
 
@@ -57,6 +61,28 @@ def test_a_replayed_step_is_the_step(id, monkeypatch):
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=0)
     for a, b in zip(eager.model.parameters(), replayed.model.parameters(), strict=True):
         torch.testing.assert_close(b, a, rtol=1e-7, atol=1e-10)
+
+
+@pytest.mark.parametrize("id", [*(id for id in IDS if "relax" not in id), *COMPLETIONS[:6], *MIXTURES])
+def test_kernels_have_the_gradients_of_a_step(id, monkeypatch):
+    """Kernels and compiled functions are for float32; here with products in full precision."""
+    monkeypatch.setattr("igr.paper.trainer.Factors", partial(Factors, "ieee"))
+    with kernels.disabled():
+        plain = ensemble(id, dtype=torch.float32)
+        plain.run_epoch(stop=lambda: True)
+    fused = ensemble(id, dtype=torch.float32)
+    fused.run_epoch(stop=lambda: True)
+    assert plain.model.factors is None
+    assert fused.model.factors is not None
+    torch.testing.assert_close(fused.total, plain.total, rtol=1e-4, atol=0)
+    for a, b in zip(plain.model.parameters(), fused.model.parameters(), strict=True):
+        expected, found = (each.movedim(members_axis(a), 0).flatten(1) for each in (first(plain, a), first(fused, b)))
+        assert (found - expected).abs().amax(1).le(1e-3 * expected.abs().amax(1)).all()
+
+
+def first(trainer: Trainer, p: torch.Tensor) -> torch.Tensor:
+    """The running mean of a gradient, a tenth of it after the first step."""
+    return trainer.optimizer.state[p]["exp_avg"]
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ __all__ = ["Budget", "jobs", "pictures"]
 
 Images = NDArray[np.uint8]
 
-AIS_IMAGES = 10  # at once
+AIS_IMAGES = {"cpu": 10, "cuda": 50}  # at once
 TABLE_VARIABLES = 2  # of each image whose frequency tables are compared with the exact recursion, which is slow
 
 
@@ -102,7 +102,9 @@ def jobs(ensemble: Ensemble, rows: Sequence[int], images: Images, split: str, bu
     size = max(1, ROWS[ensemble.device.type] // len(rows))
     found = [Job("metrics", images, size, partial(_metrics, members, full))]
     if full and ensemble.cell.architecture == "linear":
-        found.append(Job("ais", images[: budget.ais_images], AIS_IMAGES, partial(_ground_truth, members)))
+        found.append(
+            Job("ais", images[: budget.ais_images], AIS_IMAGES[ensemble.device.type], partial(_ground_truth, members))
+        )
     if full and ensemble.cell.method == "igr-sb":
         found.append(Job("table", images[: budget.table_images], 1, partial(_table_deviation, members)))
     return found

@@ -106,11 +106,20 @@ def sample_categories(
         outweighs all others. Categories that are impossible are not drawn; nor is anything but the first where
         probabilities are NaN.
     """
+    return draw_categories(distribution_function(log_p), sample_shape, generator)
+
+
+def distribution_function(log_p: Tensor) -> Tensor:
+    """Probabilities of the categories up to each one but the last, ``(*, K - 1)``, in float64."""
     cdf = log_p.double().softmax(-1).cumsum(-1)
-    cdf = cdf / cdf[..., -1:]  # exactly one from the last possible category on
+    return cdf[..., :-1] / cdf[..., -1:]  # exactly one from the last possible category on
+
+
+def draw_categories(cdf: Tensor, sample_shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
+    """Draws categories from their distribution function."""
     shape = (*sample_shape, *cdf.shape[:-1])
     u = torch.rand(shape, dtype=cdf.dtype, device=cdf.device, generator=generator)  # in [0, 1)
-    return (u.unsqueeze(-1) >= cdf[..., :-1]).sum(-1)
+    return (u.unsqueeze(-1) >= cdf).sum(-1)
 
 
 @torch.no_grad()
@@ -150,9 +159,9 @@ def score(
     if size < 1:
         raise ValueError(f"chunk must be at least 1, got {chunk}")
     vertices = torch.eye(log_q.shape[-1], dtype=log_q.dtype, device=log_q.device)
-    parts = []
+    cdf, parts = distribution_function(table), []
     for start in range(0, num_samples, size):
-        index = sample_categories(table, (min(size, num_samples - start),), generator=generator)  # (S, E, B, N)
+        index = draw_categories(cdf, (min(size, num_samples - start),), generator)  # (S, E, B, N)
         parts.append((decode(log_px, vertices[index]), log_prob_of(index, prior), log_prob_of(index, table)))
     fit, log_pz, log_qz = (torch.cat(terms) for terms in zip(*parts, strict=True))
     return Scores(fit, log_pz, log_qz, categorical_kl(table, prior).sum(-1))

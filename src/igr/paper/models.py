@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from igr.paper.compiled import fast
+from igr.paper.layers import Factors, layers
 from igr.paper.likelihood import bernoulli_log_prob, gaussian_log_prob
 from igr.paper.streams import generator_of
 from igr.paper.vae import Vae
@@ -67,6 +69,7 @@ class EnsembleVae(nn.Module):
         self.weights = nn.ParameterList([glorot(generators, *size).to(dtype) for size in sizes])
         self.biases = nn.ParameterList([torch.zeros(len(seeds), 1, size[1], dtype=dtype) for size in sizes])
         self.depth = len(encoder) - 1
+        self.factors: Factors | None = None  # where gradients are left in training, if they are not computed
         if cell.method == "igr-planar":
             shape = (2, PLANAR_LAYERS, 1, num_variables, num_categories - 1)
             drawn = torch.stack([torch.randn(shape, generator=each) for each in generators]) * PLANAR_STD
@@ -95,17 +98,22 @@ class EnsembleVae(nn.Module):
         """What it is."""
         return "gumbel" if self.cell.method == "gs" else "gaussian"
 
+    @property
+    def flow(self) -> list[tuple[Tensor, ...]]:
+        """u, w and b of each planar map of IGR-Planar, none for others."""
+        return list(zip(self.u, self.w, self.b, strict=True)) if self.cell.method == "igr-planar" else []
+
     def subset(self, rows: Sequence[int]) -> EnsembleVae:
         """Some of the members, as copies."""
         return select_members(self, rows)
 
     def encode(self, x: Tensor) -> tuple[Tensor, ...]:
         r""":math:`\mu` and :math:`\log \sigma`, ``(E, B, N, K-1)``, or logits, ``(E, B, N, K)``, of x ``(E, B, D)``."""
-        h = self._layers(x, 0, self.depth)
-        if self.cell.method == "gs":
-            return (h.unflatten(-1, self.noise_shape),)
-        mu, xi = h.unflatten(-1, (2, *self.noise_shape)).unbind(-3)
-        return mu, xi
+        return parameters_of(self.say(x), self.noise_shape, self.cell.method)
+
+    def say(self, x: Tensor) -> Tensor:
+        """What the encoder says, ``(E, B, -1)``, all numbers of an image in one row."""
+        return self._layers(x, 0, self.depth)
 
     def decode(self, z: Tensor) -> Tensor:
         """The parameters of the pixels, ``(S, E, B, D)`` or ``(S, E, B, 2 D)``, for z of shape ``(S, E, B, N, K)``."""
@@ -125,14 +133,7 @@ class EnsembleVae(nn.Module):
 
     def log_px(self, x: Tensor, z: Tensor) -> Tensor:
         """log p(x | z), ``(S, E, B)``, for x of shape ``(E, B, D)``."""
-        pixels = self.decode(z)
-        if not self.grey:
-            return bernoulli_log_prob(x, pixels)
-        if self.cell.protocol == "published":
-            mean, scale = F.elu(pixels).chunk(2, -1)
-            return gaussian_log_prob(x, mean.sigmoid(), 1e-6 + F.softplus(scale))
-        mean, scale = pixels.chunk(2, -1)
-        return gaussian_log_prob(x, mean.sigmoid(), SCALE_FLOOR + F.softplus(scale))
+        return fast(_log_prob, x)(x, self.decode(z), self.grey, self.cell.protocol)
 
     def mean_image(self, z: Tensor) -> Tensor:
         """The expected pixels, in [0, 1], shape ``(S, E, B, D)``."""
@@ -143,10 +144,26 @@ class EnsembleVae(nn.Module):
         return (F.elu(mean) if self.cell.protocol == "published" else mean).sigmoid()
 
     def _layers(self, h: Tensor, first: int, end: int) -> Tensor:
-        for i in range(first, end):
-            h = torch.baddbmm(self.biases[i], h, self.weights[i])
-            h = h.relu() if i + 1 < end else h
-        return h
+        return layers(h, self.weights[first:end], self.biases[first:end], self.factors)
+
+
+def parameters_of(said: Tensor, noise_shape: tuple[int, int], method: str) -> tuple[Tensor, ...]:
+    r""":math:`\mu` and :math:`\log \sigma`, or logits, from what the encoder says."""
+    if method == "gs":
+        return (said.unflatten(-1, noise_shape),)
+    mu, xi = said.unflatten(-1, (2, *noise_shape)).unbind(-3)
+    return mu, xi
+
+
+def _log_prob(x: Tensor, pixels: Tensor, grey: bool, protocol: str) -> Tensor:
+    """log p(x | z) from what the decoder says."""
+    if not grey:
+        return bernoulli_log_prob(x, pixels)
+    if protocol == "published":
+        mean, scale = F.elu(pixels).chunk(2, -1)
+        return gaussian_log_prob(x, mean.sigmoid(), 1e-6 + F.softplus(scale))
+    mean, scale = pixels.chunk(2, -1)
+    return gaussian_log_prob(x, mean.sigmoid(), SCALE_FLOOR + F.softplus(scale))
 
 
 def _by_member(z: Tensor) -> Tensor:
@@ -161,6 +178,7 @@ def select_members(model: M, rows: Sequence[int]) -> M:
     for parameter in other.parameters():
         index = torch.as_tensor(rows, device=parameter.device)
         parameter.data = parameter.data.index_select(members_axis(parameter), index)
+    other.factors = None  # type: ignore[assignment] # they are not trained
     return other
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from igr.functional import NoiseSource, gaussian_noise, gumbel_noise
+from igr.paper.compiled import fast
 from igr.paper.streams import generator_of
 
 __all__ = ["BLOCK", "BlockNoise", "draw"]
@@ -74,8 +75,7 @@ class BlockNoise(NoiseSource):
             self._add(request)
         if self._requests[n][:2] != request[:2]:
             raise RuntimeError(f"a step asks for {request[:2]}, where earlier steps asked for {self._requests[n][:2]}")
-        now = self._buffers[n].index_select(0, self._at % BLOCK).squeeze(0)
-        return now.index_select(-4, self._owner) if len(self._seeds) < len(self._owner) else now
+        return fast(_of_step, self._buffers[n])(self._buffers[n], self._at, self._owner)
 
     def _add(self, request: _Request) -> None:
         *lead, _, B, N, k = request.shape
@@ -91,3 +91,9 @@ class BlockNoise(NoiseSource):
             generator = generator_of(seed, "noise", *self._place, *([n] if n else []), device=buffer.device)
             part = buffer.select(-4, r)
             part.copy_(draw(kind, part.shape, buffer, generator))
+
+
+def _of_step(block: Tensor, at: Tensor, owner: Tensor) -> Tensor:
+    """The noise of a step, for each member, out of a block's, ``(length, ..., R, B, N, k)``."""
+    now = block.index_select(0, at % BLOCK).squeeze(0)
+    return now.index_select(-4, owner) if now.shape[-4] < len(owner) else now

@@ -27,6 +27,7 @@ __all__ = [
     "SEEDS",
     "SPECS",
     "TEMPERATURES",
+    "TIMES",
     "UNUSED",
     "Approximation",
     "Completion",
@@ -46,6 +47,7 @@ GUMBEL_SIZES = (20, 40, 100, 200)  # K of GS where the target has none; the last
 FIT_MINUTES = {"igr-i": 0.05, "igr-sb": 0.4, "gs": 0.1}  # of an approximation, on one core
 REINMAX_TEMPERATURES = (1.0, 1.1, 1.2, 1.3, 1.5, 2.0)
 RELAX_TEMPERATURES = (0.1, 0.5, 1.0)  # where it starts: RELAX learns it, REBAR keeps it
+TIMES = "execution-time/mnist/{}"  # ids of records that are no spec's: architecture and method, or method
 ESTIMATOR_SAMPLES = 4  # S of what needs more than one, as in the paper's table of USPGBL
 
 

@@ -20,6 +20,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from igr import kernels
+from igr.paper.compiled import fast
+from igr.paper.layers import Adam, Factors
 from igr.paper.measure import Budget, Job, Pictures
 from igr.paper.models import members_axis
 from igr.paper.noise import BLOCK, BlockNoise
@@ -28,8 +31,8 @@ from igr.paper.trained import Trained
 
 __all__ = ["ROWS", "Trainer"]
 
-ADAM_EPS = 1e-7  # as published
 ROWS = {"cpu": 2_000, "cuda": 50_000}  # images times members that are evaluated at once
+DIFFERENTIATED_TWICE = ("relax", "rebar")  # estimators that do it to gradients
 WARM_UP = 3  # steps before a graph is captured, whose traces are removed
 
 Images = NDArray[np.uint8]
@@ -68,7 +71,10 @@ class Trainer(ABC):
         self.epoch = self.step = 0
         self.failed: dict[int, int] = {}
         self.total = torch.zeros(len(self.members), dtype=dtype, device=device)
-        self.optimizer = _adam(model, cell, device)
+        factors = Factors() if self._fuses() else None
+        self.model.factors = factors  # type: ignore[assignment]
+        rate = cell.learning_rate_at(0)
+        self.optimizer = Adam(model, rate, cell.learning_rate_at(1) != rate, factors)
         R, B = len(cell.seeds), cell.batch_size
         self._owner = torch.tensor([cell.seeds.index(m.seed) for m in self.members], device=device)
         self._order = torch.zeros(R, self.steps, B, dtype=torch.int64, device=device)
@@ -77,7 +83,6 @@ class Trainer(ABC):
         self._shuffled = self._block = -1  # which order and noise are in place
         self._kept = [p.detach().clone() for p in model.parameters()]  # the last finite state, for members that fail
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._rate = cell.learning_rate_at(0)
 
     @classmethod
     @abstractmethod
@@ -139,8 +144,7 @@ class Trainer(ABC):
 
     def pixels(self, images: Tensor) -> Tensor:
         """Bytes as numbers in [0, 1]: grey levels are divided by 255, binary images are 0 and 1 already."""
-        x = images.to(self.dtype)
-        return x / 255 if self.grey else x
+        return _pixels(images, self.grey, self.dtype)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """All that is needed to go on: tensors, and numbers that JSON can hold."""
@@ -166,8 +170,13 @@ class Trainer(ABC):
         self._at.fill_(self.step)
         self._shuffled = self._block = -1
 
+    def _fuses(self) -> bool:
+        """Whether layers are kernels that leave factors of their gradients, which cannot be differentiated again."""
+        twice = getattr(self.cell, "estimator", None) in DIFFERENTIATED_TWICE
+        return self.dtype == torch.float32 and not twice and kernels.usable(self.total)
+
     def _take_step(self) -> None:
-        self._set_learning_rate()
+        self.optimizer.set_rate(self.cell.learning_rate_at(self.epoch * self.steps + self.step))
         if self.device.type != "cuda":
             self._step()
             return
@@ -176,28 +185,18 @@ class Trainer(ABC):
         assert self._graph is not None
         self._graph.replay()
 
-    def _set_learning_rate(self) -> None:
-        rate = self.cell.learning_rate_at(self.epoch * self.steps + self.step)
-        for group in self.optimizer.param_groups:
-            if not isinstance(group["lr"], Tensor):
-                group["lr"] = rate
-            elif rate != self._rate:
-                group["lr"].fill_(rate)  # where a graph reads it
-        self._rate = rate
-
     def _step(self) -> None:
         """One step of every member; reads and writes fixed tensors only, so that it can be replayed."""
         self._noise.begin_step()
-        index = self._order.index_select(1, self._at).flatten()
-        x = self.pixels(self.images.index_select(0, index)).view(len(self.cell.seeds), self.cell.batch_size, -1)
-        if len(self.cell.seeds) < len(self.members):
-            x = x.index_select(0, self._owner)
-        loss = self._losses(x).mean(-1)  # (E,)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.sum().backward()
+        losses = self._losses(self._batch())  # (E, B)
+        self.optimizer.backward(losses)
         self.optimizer.step()
-        self.total += loss.detach()
+        self.total += losses.detach().mean(-1)
         self._at += 1
+
+    def _batch(self) -> Tensor:
+        """The images of the step, ``(E, B, D)``, in [0, 1]."""
+        return fast(_images_at, self.total)(self.images, self._order, self._at, self._owner, self.grey, self.dtype)
 
     def _capture(self) -> None:
         """Warms up and captures a step, then puts everything back to where it was."""
@@ -211,7 +210,6 @@ class Trainer(ABC):
             for _ in range(min(WARM_UP, self.steps)):
                 self._step()
         torch.cuda.current_stream(self.device).wait_stream(stream)
-        self.optimizer.zero_grad(set_to_none=True)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
             self._step()
@@ -245,16 +243,13 @@ class Trainer(ABC):
             kept.copy_(p)
 
 
-def _adam(model: nn.Module, cell: Trained, device: torch.device) -> torch.optim.Adam:
-    """Adam, its state made at once, so that it can be loaded and captured before the first step.
+def _images_at(images: Tensor, order: Tensor, at: Tensor, owner: Tensor, grey: bool, dtype: torch.dtype) -> Tensor:
+    """The images whose turn it is in each seed's order, for each member, ``(E, B, D)``."""
+    now = order.index_select(1, at).squeeze(1)  # (R, B)
+    x = _pixels(images[now], grey, dtype)
+    return x.index_select(0, owner) if len(now) < len(owner) else x
 
-    A rate that changes is a tensor where steps are captured, which fused kernels want in float32.
-    """
-    captured, rate = device.type == "cuda", cell.learning_rate_at(0)
-    changes = cell.learning_rate_at(1) != rate
-    lr = torch.tensor(rate, dtype=torch.float32, device=device) if captured and changes else rate
-    optimizer = torch.optim.Adam(model.parameters(), lr, eps=ADAM_EPS, fused=True, capturable=captured)
-    for p in model.parameters():
-        step = torch.zeros((), dtype=torch.float32, device=device)
-        optimizer.state[p] = {"step": step, "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
-    return optimizer
+
+def _pixels(images: Tensor, grey: bool, dtype: torch.dtype) -> Tensor:
+    x = images.to(dtype)
+    return x / 255 if grey else x

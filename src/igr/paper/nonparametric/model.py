@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from igr.paper.layers import Factors, layers
 from igr.paper.likelihood import bernoulli_log_prob
 from igr.paper.models import glorot, select_members
 from igr.paper.nonparametric.laws import LAWS, Sticks
@@ -81,6 +82,7 @@ class EnsembleMixture(nn.Module):
         weights = [self._start(each, layers, K) for each, K in zip(generators, sizes, strict=True)]
         self.weights = nn.ParameterList([torch.stack(each).to(dtype) for each in zip(*weights, strict=True)])
         self.biases = nn.ParameterList([torch.zeros(len(members), 1, size[1], dtype=dtype) for size in layers])
+        self.factors: Factors | None = None  # where gradients are left in training, if they are not computed
         self.register_buffer("means", prior_means(cell)[: self.shape[0]].to(dtype))
         self.register_buffer("limit", torch.tensor(sizes).view(-1, 1, 1) - 1)
 
@@ -127,10 +129,7 @@ class EnsembleMixture(nn.Module):
         return bernoulli_log_prob(x.unsqueeze(2), self.decode(z))
 
     def _layers(self, h: Tensor, first: int, end: int) -> Tensor:
-        for i in range(first, end):
-            h = torch.baddbmm(self.biases[i], h, self.weights[i])
-            h = h.relu() if i + 1 < end else h
-        return h
+        return layers(h, self.weights[first:end], self.biases[first:end], self.factors)
 
     def _start(self, generator: torch.Generator, layers: Sequence[tuple[int, int]], K: int) -> list[Tensor]:
         """The weights of a member with K components; the last ones of its encoder are filled up to those of C."""

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from igr.paper.layers import Factors, layers
 from igr.paper.likelihood import bernoulli_log_prob
 from igr.paper.models import PLANAR_LAYERS, PLANAR_STD, glorot, select_members
 from igr.paper.sop.spec import Completion
@@ -55,6 +56,7 @@ class EnsembleCompletion(nn.Module):
         generators = [generator_of(seed, "weights") for seed in seeds]
         self.weights = nn.ParameterList([glorot(generators, *size).to(dtype) for size in sizes])
         self.biases = nn.ParameterList([torch.zeros(len(seeds), 1, size[1], dtype=dtype) for size in sizes])
+        self.factors: Factors | None = None  # where gradients are left in training, if they are not computed
         if cell.method == "igr-planar":
             shape = (2, LAYERS, PLANAR_LAYERS, 1, N, 1)
             drawn = torch.stack([torch.randn(shape, generator=each) for each in generators], 3) * PLANAR_STD
@@ -111,5 +113,5 @@ class EnsembleCompletion(nn.Module):
     def _affine(self, i: int, h: Tensor) -> Tensor:
         """Of ``(*, E, B, in)``: all samples of a member are rows of one matrix."""
         rows = h.movedim(-3, 0)  # (E, *, B, in)
-        out = torch.baddbmm(self.biases[i], rows.flatten(1, -2), self.weights[i])
+        out = layers(rows.flatten(1, -2), [self.weights[i]], [self.biases[i]], self.factors)
         return out.view(*rows.shape[:-1], -1).movedim(0, -3)
