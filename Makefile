@@ -7,7 +7,7 @@ BENCHMARKS := $(wildcard benchmarks/*.py)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test lint format docs bench clean
+.PHONY: help demo test lint format docs report bench clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ format: .venv/.dev ## Mend style and formatting where that is safe
 docs: .venv/.docs ## Build the site, warnings being errors
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
 	@echo "The site is in docs/_build/html: open docs/_build/html/index.html"
+
+report: .venv/.paper ## Write the pages of the reproduction and of claims from results/ours
+	$(BIN)/igr report --records results/ours --page docs/reproduction.md
 
 bench: .venv/.dev ## Run every script in benchmarks/, one after another
 	@test -n "$(BENCHMARKS)" || echo "benchmarks/ holds no Python script, so there is nothing to run"

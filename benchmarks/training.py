@@ -116,18 +116,23 @@ def products(model: Ensemble, steps: int) -> Callable[[], None]:
     return run
 
 
-def measure(work: dict[str, Callable[[], object]], rounds: int, device: torch.device) -> dict[str, float]:
-    """Medians in seconds, after one round to warm up."""
+def measure(work: dict[str, Callable[[], object]], number: int, device: torch.device) -> dict[str, float]:
+    """Medians in seconds over so many rounds."""
+    return {name: statistics.median(values) for name, values in rounds(work, number, device).items()}
+
+
+def rounds(work: dict[str, Callable[[], object]], number: int, device: torch.device) -> dict[str, list[float]]:
+    """Seconds of each round, after one to warm up."""
     times: dict[str, list[float]] = {name: [] for name in work}
-    for number in range(rounds + 1):
+    for i in range(number + 1):
         for name in random.sample(list(work), len(work)):
             start = time.perf_counter()
             work[name]()
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
-            if number:
+            if i:
                 times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in times.items()}
+    return times
 
 
 if __name__ == "__main__":

@@ -85,6 +85,7 @@ def test_numbers_stand_beside_the_papers(tmp_path):
         "effective number of an image": mean_sd(3 + SPREAD),
         "components in use at least 1 % of all mass": "5.00 ± 0.00",
         "failed of all members": "0 of 3",
+        "minutes of all members": "2.2",
     }
     assert (theirs["method"], theirs["K chosen on validation"], theirs["n"]) == ("DLDPMM + SL", "9", "3")
     assert theirs["failed of all members"] == "0 of 9"

@@ -61,6 +61,7 @@ def test_numbers_stand_beside_the_papers(tmp_path):
         "Δ to the paper": f"{np.mean(TEST) + 57.28:+.2f}".replace("-", "−"),
         RELAXED: mean_sd(np.array(TEST) + 10),
         "failed of all members": "0 of 6",
+        "minutes of all members": "2.2",
     }
     assert [row["method"] for row in rest] == [f"{name} no records yet" for name in ("IGR-Planar", "IGR-SB", "GS")]
     assert [row["paper"] for row in rest] == ["−56.61 ± 0.13", "−45.12 ± 1.61", "−59.31 ± 0.21"]

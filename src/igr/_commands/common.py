@@ -15,8 +15,8 @@ INTERRUPTED = 130  # what shells report for a process that Ctrl-C ended
 
 
 @contextmanager
-def writing(out: Path) -> Iterator[None]:
-    """The folder is made, and what cannot be written there is the fault of --out."""
+def writing(out: Path, option: str = "--out") -> Iterator[None]:
+    """The folder is made, and what cannot be written there is the fault of the option."""
     import typer
 
     try:
@@ -24,7 +24,7 @@ def writing(out: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise typer.BadParameter(
-            f"cannot write {error.filename or out}: {error.strerror or error}", param_hint="--out"
+            f"cannot write {error.filename or out}: {error.strerror or error}", param_hint=option
         ) from error
 
 

@@ -1,5 +1,6 @@
 """``igr report``: every table and figure, from records alone."""
 
+import functools
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,6 +26,15 @@ def add(app: "typer.Typer") -> None:
             ),
         ] = None,
         out: Annotated[Path, typer.Option(help="Folder for the report.", file_okay=False)] = Path("runs/report"),
+        page: Annotated[
+            Path | None,
+            typer.Option(
+                help="Write the page of the reproduction there, such as docs/reproduction.md, with claims.md beside it "
+                "and figures below images/, and not the report.",
+                dir_okay=False,
+                metavar="FILE",
+            ),
+        ] = None,
     ) -> None:
         """Make tables and figures of all records: one HTML page, and the same as Markdown.
 
@@ -33,17 +43,25 @@ def add(app: "typer.Typer") -> None:
         folders = records or [folder if (folder := Path("results/ours")).is_dir() else Path("runs/records")]
         with until_interrupted(), progress() as tell:
             try:
-                from igr.paper.report import ReportError, collect, publish, terminal_table
+                from igr.paper.report import ReportError, collect, publish, terminal_table, write_pages
 
                 tell("reading records", 0)
                 found = collect(folders)
-                with writing(out):
-                    made = publish(found, out, lambda words: tell(words, 0))
+                announce = functools.partial(tell, steps=0)
+                if page is not None:
+                    with writing(page.parent, "--page"):
+                        pages = write_pages(found, page, announce)
+                else:
+                    with writing(out):
+                        made = publish(found, out, announce)
             except ModuleNotFoundError as error:
                 needs("igr report", error)
             except ReportError as error:
                 print(f"igr: {error}", file=sys.stderr)
                 sys.exit(1)
+        if page is not None:
+            typer.echo(f"The pages are {pages.page} and {pages.claims}")
+            return
         if found.cells:
             console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
             console.print(terminal_table(found.all))

@@ -42,7 +42,7 @@ def course(cells: Sequence[Cell], course: Course, words: str, last: str) -> Iter
         caption = f"{cells[0].where}: {words} on the {cells[0].split} split, {last}"
         caption += f" Without a curve: {rest}." if rest else ""
         name = file_of(course.label.lower().replace(" ", "-"), cells[0])
-        yield Image(name, panels.svg(figures.over_epochs(curved, course)), caption)
+        yield Image(name, lambda: panels.svg(figures.over_epochs(curved, course)), caption)
 
 
 def choices(cells: Sequence[Cell], choice: str, words: str, last: str = "", *, apart: bool = False) -> Image:
@@ -63,7 +63,7 @@ def choices(cells: Sequence[Cell], choice: str, words: str, last: str = "", *, a
         f"{cells[0].where}: {words} on the {cells[0].split} split against {choice}, mean ± standard deviation over "
         f"seeds. Rings: what is chosen{by}. Hollow points: a member failed.{cut}{last}"
     )
-    return Image(file_of(name, cells[0]), panels.svg(figures.against(cells, axis, apart=apart)), caption)
+    return Image(file_of(name, cells[0]), lambda: panels.svg(figures.against(cells, axis, apart=apart)), caption)
 
 
 def file_of(figure: str, cell: Cell) -> str:

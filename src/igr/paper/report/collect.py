@@ -9,6 +9,7 @@ from pathlib import Path
 
 from igr.paper.methods import METHODS
 from igr.paper.records import Record, RecordError, read
+from igr.paper.report import times
 from igr.paper.report.cells import Cell, ReportError, cells
 from igr.paper.report.words import KINDS, depth
 
@@ -24,6 +25,8 @@ class Records:
     all: tuple[Record, ...]
     cells: tuple[Cell, ...]
     approximations: tuple[Record, ...]
+    times: tuple[Record, ...]
+    """Of :mod:`~igr.paper.report.times`."""
     others: tuple[Record, ...]
     """Of specs that no table here is made of."""
 
@@ -77,8 +80,13 @@ def split(found: Sequence[tuple[Record, Path]]) -> Records:
     for record in rest:
         if str(record["spec"]).startswith("approximate/") and record not in approximations:  # a copy is no second one
             approximations.append(record)
-    others = [record for record in rest if not str(record["spec"]).startswith("approximate/")]
-    return Records(tuple(every), tuple(cells(trained)), tuple(approximations), tuple(others))
+    kinds = ("approximate", times.KIND)
+    for record, path in found:
+        if str(record["spec"]).startswith(f"{times.KIND}/") and not times.is_timed(record):
+            raise ReportError(f"a record of {record['spec']} in {path} is not one of an execution time; remove it")
+    clocked = [record for record in rest if str(record["spec"]).startswith(f"{times.KIND}/")]
+    others = [record for record in rest if not str(record["spec"]).startswith(tuple(f"{kind}/" for kind in kinds))]
+    return Records(tuple(every), tuple(cells(trained)), tuple(approximations), tuple(clocked), tuple(others))
 
 
 def _is_trained(record: Record) -> bool:

@@ -10,6 +10,7 @@ from igr.paper.report.cells import Cell, Summary
 from igr.paper.report.document import ABSENT, Entry, Table, heading
 from igr.paper.report.lines import Line, lines, number, sources
 from igr.paper.report.notes import REMARKS, disagreements, incomparable, notes
+from igr.paper.report.provenance import seconds
 from igr.paper.report.words import CHOSEN_BY, place
 from igr.paper.specs import SPECS, Trained
 
@@ -22,6 +23,7 @@ __all__ = [
     "grouped",
     "method",
     "metric",
+    "minutes",
     "over_members",
     "paper",
     "prior_temperature",
@@ -124,6 +126,12 @@ def count(line: Line) -> Entry:
 def failed(line: Line) -> Entry:
     """How many members diverged, of any configuration."""
     return Entry(ABSENT if line.cell is None else f"{line.cell.failed} of {len(line.cell.records)}")
+
+
+def minutes(line: Line) -> Entry:
+    """How long it took to train all members, and to evaluate them."""
+    spent = None if line.cell is None else seconds(line.cell)
+    return Entry(ABSENT if spent is None or None in spent else f"{sum(filter(None, spent)) / 60:.1f}")
 
 
 def paper(line: Line) -> Entry:

@@ -17,8 +17,9 @@ from igr.paper.report.panels import Curve, key, keys_of, over_seeds, panels, tit
 from igr.paper.report.words import place
 from igr.paper.style import INK, STYLE
 
-__all__ = ["effective", "masses"]
+__all__ = ["HISTOGRAM", "MASS", "effective", "has", "masses"]
 
+HISTOGRAM, MASS = "components_histogram", "component_mass"  # metrics
 SEEN = 1e-3  # a bar that is lower on average is not drawn as far as the frame goes
 FLOOR = 1e-4  # below it a mass is cut off
 
@@ -90,12 +91,17 @@ def _keys(cells: Sequence[Cell]) -> list[Line2D]:
 
 
 def _histogram(cell: Cell) -> Curve | None:
-    return _over_components(_vectors(cell, "components_histogram"))
+    return _over_components(_vectors(cell, HISTOGRAM))
 
 
 def _sorted(cell: Cell) -> Curve | None:
     """Which component has which number differs between seeds, so they are compared by rank."""
-    return _over_components([sorted(each, reverse=True) for each in _vectors(cell, "component_mass")])
+    return _over_components([sorted(each, reverse=True) for each in _vectors(cell, MASS)])
+
+
+def has(cells: Sequence[Cell], metric: str) -> bool:
+    """Whether there is something to draw."""
+    return any(_vectors(cell, metric) for cell in cells)
 
 
 def _vectors(cell: Cell, metric: str) -> list[list[float]]:

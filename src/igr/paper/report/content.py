@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from igr.paper import approximate_table
 from igr.paper.records import Record
-from igr.paper.report import charts, mixtures, sop, tables
+from igr.paper.report import charts, mixtures, sop, tables, times
 from igr.paper.report.cells import Cell
 from igr.paper.report.collect import Records
+from igr.paper.report.discrepancies import discrepancies
 from igr.paper.report.document import SMOKE, Block, Document, Entry, Image, Section, Table, Text
 from igr.paper.report.notes import missing
 from igr.paper.report.pictures import galleries
@@ -17,8 +18,6 @@ from igr.paper.report.provenance import changed, environment, run_times
 from igr.paper.report.words import listed
 
 __all__ = ["compose"]
-
-Announce = Callable[[str], None]
 
 TITLE = "Relaxations of discrete variables: the paper's tables beside ours"
 SYNTHETIC = "Omniglot is synthetic here: strokes drawn by a program stand in for its images. No result on Omniglot."
@@ -60,8 +59,8 @@ FURTHER = {  # sections of tables, and what is said of them
 }
 
 
-def compose(found: Records, announce: Announce) -> Document:
-    """The whole report of these records."""
+def compose(found: Records) -> Document:
+    """The whole report of these records, whose figures are drawn once they are asked for."""
     lead: list[Block] = [Text(LEAD)]
     if any(cell.synthetic for cell in found.cells):
         lead.append(Text.of(SYNTHETIC, warning=True))
@@ -73,9 +72,11 @@ def compose(found: Records, announce: Announce) -> Document:
     sections = [
         *(_tables([cell for cell in vaes if cell.protocol == "honest"]) if about_vaes else ()),
         *_other_protocols(vaes),
-        *_figures(vaes, announce),
-        *_other_models(found.cells, announce),
+        *_figures(vaes),
+        *_other_models(found.cells),
         *_approximations(found.approximations),
+        *_section_of("Execution time", times.blocks(found.times)),
+        *_beyond_noise(found),
         *_pictures(vaes),
         *_others(found.others),
         *_provenance(found),
@@ -115,14 +116,14 @@ def _other_protocols(cells: Sequence[Cell]) -> Iterator[Section]:
         some = [cell for cell in cells if cell.protocol == protocol]
         words = f"The same under protocol {protocol}; τ is chosen on the {some[0].split} split."
         first, *others = (tables.tested(kind, some) for kind in tables.TITLES)
-        yield _section(f"Protocol {protocol}", words, [*first, *tables.train_elbos(some), *chain(*others)])
+        beside = [each for each in [tables.bridge(cells)] if each is not None and protocol == "published"]
+        yield _section(f"Protocol {protocol}", words, [*beside, *first, *tables.train_elbos(some), *chain(*others)])
 
 
-def _figures(cells: Sequence[Cell], announce: Announce) -> Iterator[Section]:
+def _figures(cells: Sequence[Cell]) -> Iterator[Section]:
     elbos: list[Image] = []
     temperatures: list[Image] = []
     for some in charts.by_place(cells):
-        announce(f"drawing {some[0].where}")
         elbos.extend(_continuous_elbo(some))
         temperatures.append(charts.choices(some, "τ", "discrete ELBO and bound", _untempered(some)))
     if elbos:
@@ -148,13 +149,13 @@ def _untempered(cells: Sequence[Cell]) -> str:
     return learned + (f" Without a τ, drawn at 1: {names}." if names else "")
 
 
-def _other_models(cells: Sequence[Cell], announce: Announce) -> Iterator[Section]:
+def _other_models(cells: Sequence[Cell]) -> Iterator[Section]:
     """Each kind in a section of its own, with its figures and pictures; another protocol in another."""
     for kind in (sop, mixtures):
         some = [cell for cell in cells if cell.kind == kind.KIND]
         for protocol in sorted({cell.protocol for cell in some}, key=lambda each: (each != "honest", each)):
             title = kind.TITLE + ("" if protocol == "honest" else f", protocol {protocol}")
-            yield Section(title, tuple(kind.blocks([cell for cell in some if cell.protocol == protocol], announce)))
+            yield Section(title, tuple(kind.blocks([cell for cell in some if cell.protocol == protocol])))
 
 
 def _approximations(records: Sequence[Record]) -> Iterator[Section]:
@@ -172,6 +173,21 @@ def _approximations(records: Sequence[Record]) -> Iterator[Section]:
 
 def _steps(record: Record) -> set[int]:
     return {state["step"] for state in record.get("states", ())}
+
+
+def _section_of(title: str, blocks: Sequence[Block]) -> Iterator[Section]:
+    if blocks:
+        yield Section(title, tuple(blocks))
+
+
+def _beyond_noise(found: Records) -> Iterator[Section]:
+    words = (
+        "Every number of ours that is further from the paper's than twice the combined standard deviation of both, and "
+        "why, as far as that is known. VAEs are compared by the published formula, ELBOs by the discrete one, mixtures "
+        "by the published objective."
+    )
+    if (table := discrepancies(found.cells)) is not None:
+        yield _section("Differences to the paper", words, [table])
 
 
 def _pictures(cells: Sequence[Cell]) -> Iterator[Section]:

@@ -6,7 +6,9 @@ All text is plain; :mod:`igr.paper.report.html` and :mod:`igr.paper.report.markd
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 __all__ = [
     "ABSENT",
@@ -66,11 +68,16 @@ class Table:
 
 @dataclass(frozen=True)
 class Image:
-    """A picture, SVG or PNG by the end of its name, under which it is kept as a file as well."""
+    """A picture, SVG or PNG by the end of its name, under which it is kept as a file as well; drawn once asked for."""
 
     name: str
-    data: bytes
+    draw: Callable[[], bytes]
     caption: str
+
+    @cached_property
+    def data(self) -> bytes:
+        """What is in the file."""
+        return self.draw()
 
 
 @dataclass(frozen=True)

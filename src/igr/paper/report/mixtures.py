@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 from igr.paper.nonparametric.spec import num_used
 from igr.paper.report import charts
@@ -15,6 +17,7 @@ from igr.paper.report.columns import (
     grouped,
     method,
     metric,
+    minutes,
     over_members,
     paper,
     sizes,
@@ -23,6 +26,9 @@ from igr.paper.report.document import ABSENT, Block, Entry, Image, Text, file_na
 from igr.paper.report.lines import Line
 from igr.paper.report.notes import missing
 from igr.paper.report.pictures import galleries
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["CAPTION", "KIND", "SHORT", "TITLE", "blocks"]
 
@@ -55,7 +61,7 @@ READING = (
 )
 
 
-def blocks(cells: Sequence[Cell], announce: Callable[[str], None]) -> Iterator[Block]:
+def blocks(cells: Sequence[Cell]) -> Iterator[Block]:
     """Everything in the section of these cells, all under the same protocol."""
     named = {name: _setting(cells, name) for name in ("precision", "concentration")}
     yield Text.of(
@@ -65,10 +71,8 @@ def blocks(cells: Sequence[Cell], announce: Callable[[str], None]) -> Iterator[B
     yield from grouped(KIND, TITLE, cells, _columns, words=1)
     if (words := missing(KIND, cells)) is not None:
         yield Text.of(words)
-    announce(f"drawing {TITLE.lower()}")
     yield from _components(cells)
     for some in charts.by_place(cells):
-        announce(f"drawing {some[0].where}")
         yield from _figures(some)
     yield from galleries(cells)
 
@@ -109,6 +113,7 @@ def _columns(cells: Sequence[Cell]) -> list[Column]:
         Column("effective number|of an image", metric("test", "components_effective")),
         Column("components in use|at least 1\u00a0% of all mass", over_members(_in_use)),
         Column("failed|of all members", failed),
+        Column("minutes|of all members", minutes),
     ]
 
 
@@ -127,23 +132,33 @@ SHORT = (
 def _components(cells: Sequence[Cell]) -> Iterator[Image]:
     """What becomes of components, in figures of all data sets."""
     from igr.paper.report import component_figures as figures
-    from igr.paper.report.panels import svg
 
     drawn = {
         "effective-components": (
+            figures.HISTOGRAM,
             figures.effective,
             "Images of the test split by their effective number of components, rounded: mean over the seeds of the "
             "chosen configuration; whiskers are the standard deviation.",
         ),
         "component-mass": (
+            figures.MASS,
             figures.masses,
             "Mass of each component over all images of the test split, from the largest to the smallest: mean ± "
             "standard deviation over the seeds of the chosen configuration, on a logarithmic scale. Dashed: 1 %.",
         ),
     }
-    for name, (draw, caption) in drawn.items():
-        if (figure := draw(cells)) is not None:
-            yield Image(file_name(name, KIND, cells[0].protocol) + ".svg", svg(figure), caption)
+    for name, (needed, draw, caption) in drawn.items():
+        if figures.has(cells, needed):
+            yield Image(file_name(name, KIND, cells[0].protocol) + ".svg", partial(_drawn, draw, cells), caption)
+
+
+def _drawn(draw: Callable[[Sequence[Cell]], Figure | None], cells: Sequence[Cell]) -> bytes:
+    from igr.paper.report.panels import svg
+
+    figure = draw(cells)
+    if figure is None:
+        raise ValueError("there is nothing to draw; expected cells with components")
+    return svg(figure)
 
 
 def _figures(cells: Sequence[Cell]) -> Iterator[Image]:

@@ -14,7 +14,7 @@ from igr.paper.report.words import called, listed
 from igr.paper.select import Configuration
 from igr.paper.specs import SPECS, Trained
 
-__all__ = ["REMARKS", "disagreements", "incomparable", "missing", "notes"]
+__all__ = ["REMARKS", "differences", "disagreements", "incomparable", "missing", "notes"]
 
 REMARKS = {
     "relax": (
@@ -103,7 +103,7 @@ def _facts(cell: Cell) -> list[str]:
     members = max(record.get("members", 0) for record in cell.records)
     if len(cell.records) < members:
         found.append(f"{len(cell.records)} of {members} members have records")
-    found.extend(_differences(cell))
+    found.extend(differences(cell))
     if cell.estimator == "relax":
         found.append("τ is where the temperature starts, which is learned")
     if cell.estimator in UNTEMPERED:
@@ -121,7 +121,7 @@ def _failures(cell: Cell) -> str:
     return "; ".join(f"{called(configuration)}: {count}" for configuration, count in where.items())
 
 
-def _differences(cell: Cell) -> list[str]:
+def differences(cell: Cell) -> list[str]:
     """Settings that are not the spec's."""
     spec = SPECS.get(cell.spec)
     return [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def galleries(cells: Sequence[Cell]) -> list[Gallery]:
         images = found.setdefault(owners[0].where, [])
         if not any(image.name.endswith(name) and image.data == data for image in images):  # a copy is no second one
             different = f"{taken[name]}-" if taken[name] else ""
-            images.append(Image(different + name, data, _caption(owners, kind, criterion)))
+            images.append(Image(different + name, partial(bytes, data), _caption(owners, kind, criterion)))
             taken[name] += 1
     return [Gallery(title, tuple(images)) for title, images in found.items() if images]
 

@@ -12,7 +12,7 @@ from igr.paper.report.cells import Cell
 from igr.paper.report.document import ABSENT, Entry, Table, heading
 from igr.paper.report.words import place
 
-__all__ = ["changed", "environment", "run_times"]
+__all__ = ["changed", "environment", "run_times", "seconds"]
 
 
 def run_times(cells: Sequence[Cell]) -> Table:
@@ -23,10 +23,22 @@ def run_times(cells: Sequence[Cell]) -> Table:
     return Table("Wall-clock time of each cell", head, tuple(map(_times, cells)), len(words))
 
 
+def _runs(cell: Cell) -> list[Record]:
+    """One record of each run that members are of."""
+    names = ("seconds", "seconds_evaluation", "members")
+    return list({tuple(each.get(name) for name in names): each for each in cell.records}.values())
+
+
+def seconds(cell: Cell) -> tuple[float | None, float | None]:
+    """What training and evaluation of all members took, where records say it."""
+    runs = _runs(cell)
+    return _total([each.get("seconds") for each in runs]), _total([each.get("seconds_evaluation") for each in runs])
+
+
 def _times(cell: Cell) -> tuple[Entry, ...]:
-    runs = {(each.get("seconds"), each.get("seconds_evaluation"), each.get("members")) for each in cell.records}
     epochs = cell.settings.get("epochs")
-    training, evaluation, members = (_total([run[i] for run in runs]) for i in range(3))
+    members = _total([each.get("members") for each in _runs(cell)])
+    training, evaluation = seconds(cell)
     work = members * epochs if members and epochs else None
     return (
         Entry(cell.label, METHODS[cell.method].colour),

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from igr.paper.report import charts
 from igr.paper.report.cells import Cell
-from igr.paper.report.columns import Column, count, difference, failed, grouped, method, metric, paper, sizes, tau
+from igr.paper.report.columns import (
+    Column,
+    count,
+    difference,
+    failed,
+    grouped,
+    method,
+    metric,
+    minutes,
+    paper,
+    sizes,
+    tau,
+)
 from igr.paper.report.document import Block, Image, Text
 from igr.paper.report.notes import missing
 from igr.paper.report.pictures import galleries
@@ -39,7 +51,7 @@ TRAINING = (
 )
 
 
-def blocks(cells: Sequence[Cell], announce: Callable[[str], None]) -> Iterator[Block]:
+def blocks(cells: Sequence[Cell]) -> Iterator[Block]:
     """Everything in the section of these cells, all under the same protocol."""
     yield Text.of("The paper's table: test log-likelihood of the lower halves of images, and rows beyond the paper.")
     yield Text(READING)
@@ -47,7 +59,6 @@ def blocks(cells: Sequence[Cell], announce: Callable[[str], None]) -> Iterator[B
     if (words := missing(KIND, cells)) is not None:
         yield Text.of(words)
     for some in charts.by_place(cells):
-        announce(f"drawing {some[0].where}")
         yield from _figures(some)
     yield from galleries(cells)
 
@@ -63,6 +74,7 @@ def _columns(cells: Sequence[Cell]) -> list[Column]:
         Column("Δ|to the paper", difference("test", "log_likelihood")),
         Column("relaxed|not the discrete model", metric("test", "log_likelihood_relaxed"), optional=True),
         Column("failed|of all members", failed),
+        Column("minutes|of all members", minutes),
     ]
 
 

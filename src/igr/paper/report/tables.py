@@ -14,6 +14,7 @@ from igr.paper.report.columns import (
     grouped,
     method,
     metric,
+    minutes,
     paper,
     prior_temperature,
     rows_of,
@@ -21,12 +22,12 @@ from igr.paper.report.columns import (
     table,
     tau,
 )
-from igr.paper.report.document import ABSENT, Entry, Table
-from igr.paper.report.lines import Line, sources
+from igr.paper.report.document import ABSENT, Entry, Table, heading
+from igr.paper.report.lines import Line, lines, sources
 from igr.paper.report.notes import incomparable
 from igr.paper.report.words import place
 
-__all__ = ["SHORT", "TITLES", "tested", "train_elbos"]
+__all__ = ["SHORT", "TITLES", "bridge", "published", "tested", "train_elbos"]
 
 TITLES = {"table1": "Table 1", "relax": "RELAX", "s4": "Four samples", "beyond": "Beyond the paper"}
 
@@ -60,13 +61,36 @@ def _sizes(cell: Cell) -> tuple[int, int]:
     return min(small, large), large
 
 
+def bridge(cells: Sequence[Cell]) -> Table | None:
+    """Cells under protocol published beside the same under protocol honest, for each way to choose τ, if there are."""
+    numbers = ("{} τ", "{} formula|not a bound", "{} Δ", "{} bound")
+    head = ("method", "τ chosen by", "paper", *(each.format("published") for each in numbers))
+    head += tuple(each.format("honest") for each in numbers)
+    entries = (tau, _published(1, metric), _published(1, difference), metric("test", "log_likelihood"))
+    rows: list[tuple[Entry, ...]] = []
+    for cell in (cell for cell in cells if cell.protocol == "published"):
+        twins = [twin for twin in cells if (twin.spec, twin.protocol) == (cell.spec, "honest")]
+        for line in lines(cell):
+            other = next((each for twin in twins for each in lines(twin) if each.criterion == line.criterion), None)
+            beside = [Entry(ABSENT) if other is None else entry(other) for entry in entries]
+            ours = [entry(line) for entry in entries]
+            rows.append((method(line), chosen_by(line), paper(line), *ours, *beside))
+    title = "The bridge: from the paper to protocol published to protocol honest, by the published formula"
+    return Table(title, tuple(map(heading, head)), tuple(rows), 2) if rows else None
+
+
+def published(cell: Cell, which: int = 1) -> str:
+    """The metric of the published formula, with the larger S if nothing else is said."""
+    return f"log_likelihood_published_{_sizes(cell)[which]}"
+
+
 def _published(which: int, entry: Callable[[str, str], Callable[[Line], Entry]]) -> Callable[[Line], Entry]:
     """A column of the published formula, whose number of samples is in its metric's name."""
 
     def filled(line: Line) -> Entry:
         if line.cell is None:
             return Entry(ABSENT)
-        return entry("test", f"log_likelihood_published_{_sizes(line.cell)[which]}")(line)
+        return entry("test", published(line.cell, which))(line)
 
     return filled
 
@@ -106,6 +130,7 @@ def _elbo_columns(cells: Sequence[Cell]) -> list[Column]:
         Column("continuous ELBO|test", metric("test", "elbo_continuous"), optional=True),
         Column(f"bound|m = {sizes(cells)}", metric("test", "log_likelihood")),
         Column("failed|of all members", failed),
+        Column("minutes|of all members", minutes),
     ]
 
 
@@ -125,4 +150,5 @@ def _likelihood_columns(cells: Sequence[Cell], kind: str) -> list[Column]:
         Column(f"AIS|{subset}", metric("test", "log_likelihood_ais"), optional=True),
         Column("bound|same images", metric("test", "log_likelihood_subset"), optional=True),
         Column("failed|of all members", failed),
+        Column("minutes|of all members", minutes),
     ]

@@ -1,0 +1,222 @@
+"""Every sentence of the paper that asserts a result, as something that records can answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import NamedTuple
+
+from igr.paper.published import DATASETS, PUBLISHED
+from igr.paper.report.parts import COMPLETIONS, CONTINUOUS, FOUR, LIKELIHOODS, MIXTURES, TRAIN, Book
+from igr.paper.report.verdicts import Part, Reading, Rule, all_but, every, most
+from igr.paper.report.words import ARCHITECTURES, place
+from igr.paper.specs import SPECS, TIMES
+from igr.paper.vae import RELAXATIONS
+
+__all__ = ["Claim", "claims"]
+
+IGR, GS = RELAXATIONS[:-1], RELAXATIONS[-1]
+PLACES = tuple(product(DATASETS, ARCHITECTURES))
+RELAX, S4 = "relax/mnist/nonlinear/", "s4/mnist/nonlinear/"
+ADEQUATE = 0.05  # of total variation
+EQUAL, SLOWER = (0.9, 1.1), (1.2, 1.4)  # of times: "almost identical", "about 30 %"
+
+
+class Claim(NamedTuple):
+    """A sentence, where it stands, and what it comes to."""
+
+    section: str
+    quote: str
+    """In the paper's words, or in ours for what a table shows."""
+    where: str
+    parts: tuple[Part, ...]
+    readings: tuple[Reading, ...]
+    rule: Rule = every
+    quoted: bool = True
+
+    @property
+    def words(self) -> str:
+        """With marks, if they are the paper's."""
+        return f"“{self.quote}”" if self.quoted else self.quote
+
+
+def claims(book: Book) -> list[Claim]:
+    """All of them, in the order of the paper."""
+    return [
+        *_general(book),
+        *_approximations(book),
+        *_table1(book),
+        *_train_elbo(book),
+        *_continuous(book),
+        *_times(book),
+        *_completions(book),
+        *_mixtures(book),
+        *_estimators(book),
+    ]
+
+
+def _ids(dataset: str, architecture: str, methods: Sequence[str], landing: bool) -> list[str]:
+    return [f"table1/{dataset}/{architecture}/{method}{'+sl' if landing else ''}" for method in methods]
+
+
+def _blocks(book: Book, *, weak: bool) -> tuple[Part, ...]:
+    """The best IGR beside GS, in every block of Table 1."""
+    return tuple(
+        book.above(_ids(*each, IGR, landing), _ids(*each, [GS], landing), weak=weak)
+        for landing in (False, True)
+        for each in PLACES
+    )
+
+
+def _landing(book: Book, methods: Sequence[str], *, weak: bool) -> tuple[Part, ...]:
+    """With sticking the landing beside without."""
+    return tuple(
+        book.above(_ids(*each, [method], True), _ids(*each, [method], False), weak=weak)
+        for each in PLACES
+        for method in methods
+    )
+
+
+def _general(book: Book) -> Iterator[Claim]:
+    quote = "significantly outperforms [the Gumbel-Softmax] in a variety of experiments."
+    where = "abstract; likewise introduction and conclusion"
+    yield Claim("The whole paper", quote, where, _blocks(book, weak=False), LIKELIHOODS, most)
+    quote = "we found better empirical performance with [softmax++ after the sticks than with vertex interpolation]"
+    yield Claim("The whole paper", quote, "section 3.1", (), ())
+
+
+def _approximations(book: Book) -> Iterator[Claim]:
+    section, fits = "Approximations", book.fits()
+
+    def fit(target: str, model: str) -> str:
+        return f"approximate/{target}/{model}"
+
+    def sizes(target: str, *numbers: int) -> tuple[Part, ...]:
+        return tuple(book.closer(fit(target, "igr-sb"), fit(target, f"gs-{number}")) for number in numbers)
+
+    quote = "We can see how the IGR-SB outperforms the GS without having to specify K."
+    yield Claim(section, quote, "section 4.1, Poisson(50)", sizes("poisson", 20, 40, 100), fits)
+    for target, quote in {
+        "binomial": "We observe how both methods approximate the Binomial adequately",
+        "discrete": "Results for this discrete distribution are similar to those observed on the Binomial.",
+    }.items():
+        parts = tuple(book.close(fit(target, model), ADEQUATE) for model in ("igr-i", "igr-sb", "gs"))
+        yield Claim(section, quote, "appendix F", parts, fits)
+    quote = "the advantage of the IGR-SB […] was not translated to this simple example."
+    parts = (book.closer(fit("binomial", "gs"), fit("binomial", "igr-sb"), weak=True),)
+    yield Claim(section, quote, "appendix F, Binomial(12, 0.3)", parts, fits)
+    quote = "the GS has difficulty approximating another distribution with a countably infinite support."
+    where = "appendix F, NegativeBinomial(50, 0.6), K = 40 and 100"
+    yield Claim(section, quote, where, sizes("negative-binomial", 40, 100), fits)
+
+
+def _table1(book: Book) -> Iterator[Claim]:
+    section = "Table 1"
+    quote = "The IGR performs best or is within error, except in a single scenario."
+    yield Claim(section, quote, "section 4.2", _blocks(book, weak=True), LIKELIHOODS, all_but(1))
+    quote = "Note that all SL models outperform their non-SL counterparts"
+    yield Claim(section, quote, "section 4.2", _landing(book, RELAXATIONS, weak=False), LIKELIHOODS)
+    quote = "the closed form KL of the IGR is not a key component of its superior empirical performance."
+    where = "section 4.2; likewise conclusion"
+    yield Claim(section, quote, where, _landing(book, IGR, weak=True), LIKELIHOODS)
+    for landing, (dataset, architecture) in product((False, True), PLACES):
+        where = place(dataset, architecture) + (", with SL" if landing else "")
+        ids = _ids(dataset, architecture, RELAXATIONS, landing)
+        yield _bold(book, section, where, ids, LIKELIHOODS)
+
+
+def _bold(book: Book, section: str, where: str, ids: Sequence[str], readings: tuple[Reading, ...]) -> Claim:
+    """What the paper prints bold, for the best or what is within error: above all else, and not below each other."""
+    bold = [id for id in ids if PUBLISHED[id].bold]
+    parts = [book.above([id], [other]) for id in bold for other in ids if other not in bold]
+    parts += [book.above([id], [other], weak=True) for id in bold for other in bold if other != id]
+    words = ", ".join(SPECS[id].label for id in bold)
+    title = f"{section}, {where}" if where else section
+    return Claim(section, f"In bold: {words}.", title, tuple(parts), readings, quoted=False)
+
+
+def _train_elbo(book: Book) -> Iterator[Claim]:
+    section = "Discretized train ELBO"
+
+    def ids(dataset: str, methods: Sequence[str], landing: bool) -> list[str]:
+        return [f"train-elbo/{dataset}/{method}{'+sl' if landing else ''}" for method in methods]
+
+    rows = list(product(DATASETS, (False, True)))
+    parts = [
+        book.above(ids(dataset, [method], landing), ids(dataset, [GS], landing))
+        for dataset, landing in rows
+        for method in IGR
+    ]
+    quote = "We include this evaluation, which is also favorable to IGR, in the appendix."
+    yield Claim(section, quote, "section 4.2; appendix C, every IGR", tuple(parts), TRAIN)
+    for dataset, landing in rows:
+        where = place(dataset) + (", with SL" if landing else "")
+        yield _bold(book, section, where, ids(dataset, RELAXATIONS, landing), TRAIN)
+
+
+def _continuous(book: Book) -> Iterator[Claim]:
+    section = "Continuous ELBO"
+    pairs = [
+        (_ids("mnist", architecture, [method], False), _ids("mnist", architecture, [GS], False))
+        for architecture in ARCHITECTURES
+        for method in IGR
+    ]
+    for weak, quote in {
+        False: "the IGR also outperforms the GS on the continuous model (not only the discrete one).",
+        True: "the performance gains of the IGR […] do not come at the cost of poorer continuous ones.",
+    }.items():
+        parts = tuple(book.above(*pair, weak=weak) for pair in pairs)
+        yield Claim(section, quote, "section 4.2, MNIST, which architecture is not said", parts, CONTINUOUS)
+
+
+def _times(book: Book) -> Iterator[Claim]:
+    section, clocks = "Execution time", book.clocks()
+
+    def pairs(method: str, others: Sequence[str], limits: tuple[float, float]) -> list[Part]:
+        return [
+            book.takes(TIMES.format(f"{architecture}/{method}"), TIMES.format(f"{architecture}/{other}"), *limits)
+            for architecture in ARCHITECTURES
+            for other in others
+        ]
+
+    quote = "the execution times between the IGR and the GS were almost identical for the I and SB variants."
+    parts = [*pairs("igr-i", [GS], EQUAL), *pairs("igr-sb", [GS], EQUAL)]
+    yield Claim(section, quote, "section 4.2", tuple(parts), clocks)
+    quote = "the IGR Planar is about 30% slower than all the other alternatives."
+    yield Claim(section, quote, "section 4.2", tuple(pairs("igr-planar", ["igr-i", "igr-sb", GS], SLOWER)), clocks)
+    quote = "a single IGR-SB-MM run takes the same amount of time as a single DLDPMM run."
+    parts = [book.takes(TIMES.format("igr-sb-mm"), TIMES.format("dldpmm"), *EQUAL)]
+    yield Claim(section, quote, "section 4.4", tuple(parts), clocks)
+
+
+def _completions(book: Book) -> Iterator[Claim]:
+    section, ids = "Structured output prediction", [f"sop/mnist/{method}" for method in RELAXATIONS]
+    parts = tuple(book.above([id], ids[-1:]) for id in ids[:-1])
+    yield Claim(section, "once again, IGR outperforms the GS.", "section 4.3, every IGR", parts, COMPLETIONS)
+    yield _bold(book, section, "", ids, COMPLETIONS)
+
+
+def _mixtures(book: Book) -> Iterator[Claim]:
+    section = "Nonparametric mixtures"
+    quote = "this does not come at the cost of decreased performance."
+    rows = [[f"nonparametric/{dataset}/{method}+sl"] for dataset in ("mnist", "omniglot") for method in MM]
+    parts = tuple(book.above(*pair, weak=True) for pair in zip(rows[::2], rows[1::2], strict=True))
+    yield Claim(section, quote, "section 4.4", parts, MIXTURES)
+
+
+MM = ("igr-sb-mm", "dldpmm")
+
+
+def _estimators(book: Book) -> Iterator[Claim]:
+    section = "Other estimators"
+    ours, theirs = f"{RELAX}igr-i+relax", f"{RELAX}gs+relax"
+    quote = "we compared IGR and the GS using [RELAX] — which was yet again favorable to IGR"
+    yield Claim(section, quote, "section 4.2", (book.above([ours], [theirs]),), LIKELIHOODS)
+    pairs = {ours: RELAX + "igr-i", theirs: RELAX + "gs"}
+    parts = tuple(book.above([with_relax], [without]) for with_relax, without in pairs.items())
+    yield Claim(section, "RELAX improves both.", "appendix D, table of RELAX", parts, LIKELIHOODS, quoted=False)
+    best, *rest = (S4 + row for row in ("igr-i+relax", "gs+relax", "gs+uspg", "igr-i", "gs"))
+    parts = tuple(book.above([best], [other]) for other in rest)
+    yield Claim(section, "again, IGR performs best.", "appendix D, table of USPGBL", parts, FOUR)
+    quote = "we found better performance with [quadrature] than with a Monte Carlo approximation"
+    yield Claim(section, quote, "appendix B, of RELAX with IGR", (), ())

@@ -1,0 +1,201 @@
+"""The parts that claims are made of: comparisons of rows, of approximations and of times, each with its rule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from igr.paper.records import Record
+from igr.paper.report import times
+from igr.paper.report.cells import Cell, Summary
+from igr.paper.report.collect import Records
+from igr.paper.report.lines import number
+from igr.paper.report.notes import differences
+from igr.paper.report.tables import published
+from igr.paper.report.verdicts import FAILS, HOLDS, UNDECIDED, Judged, Part, Reading, readings
+from igr.paper.report.words import CHOSEN_BY, called
+from igr.paper.specs import SPECS, Derived, Trained
+
+__all__ = [
+    "AIS",
+    "COMPLETIONS",
+    "CONTINUOUS",
+    "FOUR",
+    "LIKELIHOODS",
+    "MIXTURES",
+    "NOISE",
+    "SEEN",
+    "TRAIN",
+    "Book",
+    "noise",
+]
+
+NOISE = 2.0  # how many combined standard deviations a difference must exceed
+SEEN = 0.02  # of total variation: what a difference between two fits must exceed
+FORMULAS = {  # what a formula is called, and where records have it; the name of the published one ends with its S
+    "bound": ("test", "log_likelihood"),
+    "train ELBO": ("train", "elbo_discrete"),
+    "discrete ELBO": ("test", "elbo_discrete"),
+    "continuous ELBO": ("test", "elbo_continuous"),
+    "log-likelihood": ("test", "log_likelihood"),
+    "published objective": ("test", "objective_published"),
+    "AIS": ("test", "log_likelihood_ais"),
+}
+
+
+def noise(*deviations: float) -> float:
+    """What a difference of means must exceed."""
+    return NOISE * math.hypot(*deviations)
+
+
+@dataclass(frozen=True)
+class Book:
+    """Records, to be asked: under protocol honest, of real images, with the settings and seeds of the spec."""
+
+    records: Records
+
+    @cached_property
+    def cells(self) -> dict[str, Cell]:
+        """By their specs, the largest of several."""
+        found: dict[str, Cell] = {}
+        for cell in self.records.cells:
+            own = cell.with_own_seeds()
+            if own is None or cell.protocol != "honest" or cell.synthetic or differences(cell):
+                continue
+            if cell.spec not in found or len(own.records) > len(found[cell.spec].records):
+                found[cell.spec] = own
+        return found
+
+    def cell(self, id: str) -> Cell | None:
+        """That of a spec; of a row that is read from another, the other's."""
+        spec = SPECS[id]
+        return self.cells.get(spec.sources[0] if isinstance(spec, Derived) else id)
+
+    def recorded(self, id: str) -> bool:
+        """Whether there is a record."""
+        if isinstance(SPECS.get(id), Trained | Derived):
+            return self.cell(id) is not None
+        return any(each["spec"] == id for each in (*self.records.approximations, *self.records.times))
+
+    def value(self, id: str, reading: Reading) -> tuple[Summary, str] | None:
+        """Mean and deviation over seeds, and what was chosen."""
+        if (cell := self.cell(id)) is None:
+            return None
+        selection = {name: criterion for criterion, name in CHOSEN_BY.items()}.get(reading.get("selection"))
+        chosen = cell.chosen(selection or cell.criteria[-1])
+        split, metric = FORMULAS.get(reading.get("formula")) or ("test", published(cell))
+        found = cell.summary(chosen, split, metric)
+        named = called(chosen) if chosen is not None and cell.choice else ""
+        return None if found is None else (found, named)
+
+    def above(self, high: Sequence[str], low: Sequence[str], *, weak: bool = False) -> Part:
+        """That the best of some rows is above the best of others by more than noise; ``weak``: not below by more."""
+
+        def judge(reading: Reading) -> Judged | None:
+            a, b = (self._best(ids, reading) for ids in (high, low))
+            if a is None or b is None:
+                return None
+            words = f"{_told(*a)}, {_told(*b)}: {number(a[0].mean - b[0].mean, sign=True)}"
+            return Judged(_verdict(a[0], b[0], weak), words)
+
+        return Part(f"{_names(high)} {'not below' if weak else 'above'} {_names(low)}", (*high, *low), judge)
+
+    def _best(self, ids: Sequence[str], reading: Reading) -> tuple[Summary, str] | None:
+        there = [each for each in (self.value(id, reading) for id in ids) if each is not None]
+        return max(there, key=lambda each: each[0].mean, default=None)
+
+    # ------------------------------------------------------------------------------------------------ approximations
+
+    def fits(self) -> tuple[Reading, ...]:
+        """Every temperature and learning rate that distributions were fitted with as in the paper."""
+        fitted = [each for each in self.records.approximations if each["protocol"] == "paper"]
+        found = dict.fromkeys((f"{each['tau']:g}", f"{each['settings']['learning_rate']:g}") for each in fitted)
+        return tuple(Reading((("temperature", tau), ("learning rate", rate))) for tau, rate in found)
+
+    def closer(self, near: str, far: str, *, weak: bool = False) -> Part:
+        """That one fit's total variation is below another's by more than can be seen; ``weak``: not above by more."""
+
+        def judge(reading: Reading) -> Judged | None:
+            a, b = (self._distance(id, reading) for id in (near, far))
+            if a is None or b is None:
+                return None
+            lost = a - b > SEEN
+            verdict = (FAILS if lost else HOLDS) if weak else HOLDS if b - a > SEEN else FAILS if lost else UNDECIDED
+            return Judged(verdict, f"{a:.3f}, {b:.3f}")
+
+        return Part(f"{near} {'not further than' if weak else 'closer than'} {far}", (near, far), judge)
+
+    def close(self, id: str, enough: float) -> Part:
+        """That the total variation of a fit is small."""
+
+        def judge(reading: Reading) -> Judged | None:
+            found = self._distance(id, reading)
+            return None if found is None else Judged(HOLDS if found <= enough else FAILS, f"{found:.3f}")
+
+        return Part(f"{id} within {enough:g}", (id,), judge)
+
+    def _distance(self, id: str, reading: Reading) -> float | None:
+        """Total variation after 1,000 steps."""
+        for each in self.records.approximations:
+            if each["spec"] == id and each["protocol"] == "paper" and _is_of(each, reading):
+                found = [state["metrics"]["tv"] for state in each["states"] if state["step"] == 1000]
+                return float(found[0]) if found else None
+        return None
+
+    # --------------------------------------------------------------------------------------------------------- times
+
+    def clocks(self) -> tuple[Reading, ...]:
+        """Every device, and whether models are trained alone or together."""
+        found = dict.fromkeys((str(each["device"]), times.trained(each)) for each in self.records.times)
+        return tuple(Reading((("device", device), ("training", how))) for device, how in found)
+
+    def takes(self, id: str, other: str, least: float, most: float) -> Part:
+        """That the time of an epoch is between so many times another's."""
+
+        def judge(reading: Reading) -> Judged | None:
+            some = [
+                each
+                for each in self.records.times
+                if (each["device"], times.trained(each)) == (reading.get("device"), reading.get("training"))
+            ]
+            ratio = times.ratio(some, id, other)
+            return None if ratio is None else Judged(HOLDS if least <= ratio <= most else FAILS, f"{ratio:.2f} times")
+
+        return Part(f"{id} takes {least:g} to {most:g} times {other}", (id, other), judge)
+
+
+def _verdict(a: Summary, b: Summary, weak: bool) -> str:
+    if a.sd is None or b.sd is None:
+        return UNDECIDED  # one seed has no deviation
+    difference, limit = a.mean - b.mean, noise(a.sd, b.sd)
+    if weak:
+        return FAILS if difference < -limit else HOLDS
+    return HOLDS if difference > limit else FAILS if difference < -limit else UNDECIDED
+
+
+def _told(found: Summary, chosen: str) -> str:
+    text = number(found.mean) + ("" if found.sd is None else f" ± {found.sd:.2f}")
+    return f"{text} ({chosen})" if chosen else text
+
+
+def _names(ids: Sequence[str]) -> str:
+    """Ids, of those of one table only what differs: ``table1/mnist/linear/igr-i, igr-sb``."""
+    place = ids[0].rpartition("/")[0]
+    return ", ".join([ids[0], *(id.removeprefix(f"{place}/") for id in ids[1:])])
+
+
+def _is_of(record: Record, reading: Reading) -> bool:
+    given = f"{record['tau']:g}", f"{record['settings']['learning_rate']:g}"
+    return given == (reading.get("temperature"), reading.get("learning rate"))
+
+
+SELECTIONS = tuple(CHOSEN_BY.values())
+LIKELIHOODS = readings(selection=SELECTIONS, formula=("published formula", "bound"))
+TRAIN = readings(selection=SELECTIONS, formula=("train ELBO",))
+FOUR = readings(selection=SELECTIONS, formula=("discrete ELBO",))
+CONTINUOUS = readings(selection=SELECTIONS, formula=("continuous ELBO",))
+AIS = readings(selection=SELECTIONS, formula=("AIS",))  # on few images: beside the others, but not counted
+COMPLETIONS = readings(formula=("log-likelihood",))
+MIXTURES = readings(formula=("published objective", "bound"))

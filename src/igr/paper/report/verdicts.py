@@ -1,0 +1,152 @@
+"""Verdicts on claims: what parts of a claim say in each reading of the records, and what all of that comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+__all__ = [
+    "FAILS",
+    "HOLDS",
+    "MISSING",
+    "UNDECIDED",
+    "Judged",
+    "Outcome",
+    "Part",
+    "Reading",
+    "Rule",
+    "all_but",
+    "every",
+    "judge",
+    "most",
+    "readings",
+]
+
+HOLDS, FAILS, UNDECIDED, MISSING = "holds", "fails", "undecided", "not run yet"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One way to read the records: the value of everything that is free, such as the selection and the formula."""
+
+    axes: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        words = {"formula": "", "selection": "τ by "}
+        return ", ".join(words.get(axis, f"{axis} ") + value for axis, value in self.axes)
+
+    def get(self, axis: str) -> str:
+        """The value on an axis, nothing if it has none."""
+        return dict(self.axes).get(axis, "")
+
+    def without(self, axis: str) -> Reading:
+        """What else it says."""
+        return Reading(tuple(each for each in self.axes if each[0] != axis))
+
+
+def readings(**axes: Iterable[str]) -> tuple[Reading, ...]:
+    """Every combination.
+
+    Example:
+        >>> [str(each) for each in readings(formula=["bound"], τ=["0.1", "1"])]
+        ['bound, τ 0.1', 'bound, τ 1']
+    """
+    found: list[tuple[tuple[str, str], ...]] = [()]
+    for axis, values in axes.items():
+        found = [(*each, (axis, value)) for each in found for value in values]
+    return tuple(map(Reading, found))
+
+
+class Judged(NamedTuple):
+    """What one reading says of a part of a claim, and the numbers."""
+
+    verdict: str
+    words: str
+
+
+class Part(NamedTuple):
+    """What can be judged by itself, such as that one row is above another."""
+
+    label: str
+    ids: tuple[str, ...]
+    """Of what its records are of."""
+    judge: Callable[[Reading], Judged | None]
+    """The verdict in a reading, or None if records are missing."""
+
+
+Rule = Callable[[Sequence[str]], str]
+
+
+def all_but(exceptions: int) -> Rule:
+    """All parts but so many hold; more that fail are enough for the contrary.
+
+    Example:
+        >>> all_but(1)([HOLDS, FAILS]), all_but(0)([HOLDS, UNDECIDED]), all_but(0)([UNDECIDED, FAILS])
+        ('holds', 'undecided', 'fails')
+    """
+
+    def rule(verdicts: Sequence[str]) -> str:
+        if verdicts.count(FAILS) > exceptions:
+            return FAILS
+        return HOLDS if verdicts.count(HOLDS) + exceptions >= len(verdicts) else UNDECIDED
+
+    return rule
+
+
+every = all_but(0)
+
+
+def most(verdicts: Sequence[str]) -> str:
+    """More than half of the parts hold; more than half that fail are enough for the contrary."""
+    half = len(verdicts) / 2
+    return HOLDS if verdicts.count(HOLDS) > half else FAILS if verdicts.count(FAILS) > half else UNDECIDED
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the records say of a claim."""
+
+    verdict: str
+    readings: Mapping[Reading, str]
+    """What each reading with records says."""
+    judged: Mapping[tuple[str, Reading], Judged]
+    """What it says of each part, by its label."""
+    missing: tuple[str, ...]
+    """Ids that parts need and that have no records."""
+
+
+def judge(parts: Sequence[Part], over: Sequence[Reading], rule: Rule, recorded: Callable[[str], bool]) -> Outcome:
+    """The verdict: what all readings say, or what it depends on; with ``so far`` if records are missing.
+
+    Arguments:
+        parts: what the claim is made of.
+        over: the readings.
+        rule: what parts say together.
+        recorded: whether an id has records.
+    """
+    judged: dict[tuple[str, Reading], Judged] = {}
+    said: dict[Reading, str] = {}
+    for reading in over:
+        found = {part.label: part.judge(reading) for part in parts}
+        there = {label: each for label, each in found.items() if each is not None}
+        judged |= {(label, reading): each for label, each in there.items()}
+        if there:
+            said[reading] = rule([each.verdict for each in there.values()])
+    missing = tuple(dict.fromkeys(id for part in parts for id in part.ids if not recorded(id)))
+    verdict = _together(said)
+    return Outcome(f"so far {verdict}" if said and missing else verdict, said, judged, missing)
+
+
+def _together(said: Mapping[Reading, str]) -> str:
+    """What all readings say, or on what it depends: the first axis that flips it while all else is the same."""
+    if len(set(said.values())) <= 1:
+        return next(iter(said.values()), MISSING)
+    axes = [axis for axis, _ in next(iter(said)).axes]
+    for axis in axes:
+        groups: dict[Reading, set[str]] = {}
+        for reading, verdict in said.items():
+            groups.setdefault(reading.without(axis), set()).add(verdict)
+        if any(len(each) > 1 for each in groups.values()):
+            return f"depends on the {axis}"
+    return f"depends on the {' and the '.join(axes)}"
