@@ -34,9 +34,7 @@ def _compiled(function: Callable[P, R]) -> Callable[P, R]:
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         with torch._dynamo.config.patch(recompile_limit=VARIANTS), warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore", "The .grad attribute of a Tensor that is not a leaf"
-            )  # the compiler's own
+            warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")  # the compiler's
             return body(*args, **kwargs)
 
     return call
