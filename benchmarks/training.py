@@ -1,13 +1,17 @@
-"""How fast are VAEs trained? One model and an ensemble, beside the published TensorFlow code and the matrix products.
+"""How fast are VAEs trained? One model and an ensemble, beside the published TensorFlow code and what bounds them.
 
 A step is a batch of 100 images of 784 pixels: forward, backward, Adam, and the noise and the order of the images. An
 "epoch" is 600 steps, as of the published code, so that "model-epochs/s" is models times steps per second over 600. The
 images are random bits; nothing depends on what they show.
 
-    one           a single model (one temperature, one seed)
+    eager         a single model (one temperature, one seed), each operation by itself, as PyTorch has them; on a CPU
+                  that is what "one" is
+    one           a single model, on CUDA one graph with the kernels of this library
     ensemble      several temperatures and five seeds at once; its ms are per model, total time divided by models
-    floor         the matrix products of one model's step alone, with the same shapes and threads: what is left if all
-                  else were free. Forward, weights and inputs, but for the input of the first layer: 10 to 23 products
+    floor         on a CPU, the matrix products of one model's step alone, with the same shapes and threads: what is
+                  left if all else were free. Forward, weights and inputs, but for the input of the first layer: 10 to
+                  23 products. On CUDA, the memory that an ensemble's step has to move, per model: weights once forwards
+                  and once backwards, and they and both means of Adam read and written, at the rate of a large copy
     published     the paper's TensorFlow code on two cores of the same kind (AMD EPYC with AVX-512), best of what was
                   measured when the machine was quiet; "times" is how many times as fast this library's single model is
 
@@ -28,6 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from igr import kernels
 from igr.paper.ensemble import Ensemble
 from igr.paper.specs import SPECS, Vae
 
@@ -50,7 +55,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=50, help="steps in a round")
-    parser.add_argument("--temperatures", type=int, default=2, help="in the ensemble, times five seeds")
+    parser.add_argument("--temperatures", type=int, help="in the ensemble, times five seeds; 2, or all 10 on CUDA")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
@@ -60,10 +65,11 @@ def main() -> None:
     if args.threads:
         torch.set_num_threads(args.threads)
     device = torch.device(args.device)
+    args.temperatures = args.temperatures or (10 if device.type == "cuda" else 2)
     print(f"torch {torch.__version__}, {device}, {torch.get_num_threads()} threads, {args.rounds} rounds\n")
-    head = f"{'architecture':13}{'method':12}{'one':>9}{'ensemble':>10}{'floor':>8}"
-    print(f"{head}{'published':>11}{'times':>7}{'model-epochs/s, one and ensemble':>36}")
-    print(f"{'':25}{'ms/step':>9}{'ms/model':>10}{'ms':>8}{'ms/step':>11}")
+    head = f"{'architecture':13}{'method':12}{'eager':>9}{'one':>9}{'ensemble':>10}{'floor':>8}"
+    print(f"{head}{'published':>11}{'times':>7}{'model-epochs/s, eager and ensemble':>38}")
+    print(f"{'':25}{'ms/step':>9}{'ms/step':>9}{'ms/model':>10}{'ms':>8}{'ms/step':>11}")
     for architecture in ("linear",) if args.quick else ("linear", "nonlinear"):
         for method in ("igr-i", "gs") if args.quick else ("igr-i", "igr-planar", "igr-sb", "gs"):
             print(row(architecture, method, device, args), flush=True)
@@ -75,27 +81,55 @@ def row(architecture: str, method: str, device: torch.device, args: argparse.Nam
     priors = cell.prior_temperatures[:1]
     images = np.random.default_rng(0).integers(0, 2, (100 * args.steps, 784), dtype=np.uint8)
 
-    def trainer(num_temperatures: int, num_seeds: int) -> Ensemble:
-        taus = cell.temperatures[4 : 4 + num_temperatures]
-        return Ensemble(
-            replace(cell, temperatures=taus, seeds=SEEDS[:num_seeds], prior_temperatures=priors), images, device
-        )
+    def trainer(num_temperatures: int, num_seeds: int, kind: type[Ensemble] = Ensemble) -> Ensemble:
+        first = min(4, len(cell.temperatures) - num_temperatures)
+        taus = cell.temperatures[first : first + num_temperatures]
+        changed = replace(cell, temperatures=taus, seeds=SEEDS[:num_seeds], prior_temperatures=priors)
+        return kind(changed, images, device)
 
     one, several = trainer(1, 1), trainer(args.temperatures, len(SEEDS))
-    work = {"one": one.run_epoch, "ensemble": several.run_epoch, "floor": products(one, args.steps)}
-    times = measure(work, args.rounds, device)
-    alone = 1e3 * times["one"] / args.steps
-    shared = 1e3 * times["ensemble"] / args.steps / len(several.members)
-    floor = 1e3 * times["floor"] / args.steps
-    line = f"{architecture:13}{method:12}{alone:9.2f}{shared:10.2f}{floor:8.2f}"
+    work: dict[str, Callable[[], object]] = {"one": one.run_epoch, "ensemble": several.run_epoch}
+    if device.type == "cuda":
+        work |= {"eager": trainer(1, 1, Eager).run_epoch, "floor": memory(several, args.steps)}
+    else:
+        work["floor"] = products(one, args.steps)
+    times = {name: 1e3 * value / args.steps for name, value in measure(work, args.rounds, device).items()}
+    alone, eager = times["one"], times.get("eager", times["one"])
+    shared = times["ensemble"] / len(several.members)
+    floor = times["floor"] / (len(several.members) if device.type == "cuda" else 1)
+    line = f"{architecture:13}{method:12}{eager:9.2f}{alone:9.2f}{shared:10.4f}{floor:8.4f}"
     published = PUBLISHED.get((architecture, method))
     peer = 1e3 * published / STEPS_PER_EPOCH if published else None
     if peer is None or device.type != "cpu":
         line += f"{'-':>11}{'-':>7}"
     else:
         line += f"{peer:11.2f}{peer / alone:7.2f}"
-    rates = f"{1e3 / alone / STEPS_PER_EPOCH:.2f} and {1e3 / shared / STEPS_PER_EPOCH:.2f}"
-    return f"{line}{rates:>36}"
+    rates = f"{1e3 / eager / STEPS_PER_EPOCH:.2f} and {1e3 / shared / STEPS_PER_EPOCH:.2f}"
+    return f"{line}{rates:>38}"
+
+
+class Eager(Ensemble):
+    """A trainer without graphs and kernels."""
+
+    def _fuses(self) -> bool:
+        return False
+
+    def _take_step(self) -> None:
+        with kernels.disabled():
+            self._step()
+
+
+def memory(model: Ensemble, steps: int) -> Callable[[], None]:
+    """Copies that move as much as the weights of so many steps: eight times them, half of it read and half written."""
+    size = 4 * sum(p.numel() for p in model.vae.parameters())
+    source = torch.zeros(size, device=model.device)
+    target = torch.empty_like(source)
+
+    def run() -> None:
+        for _ in range(steps):
+            torch.neg(source, out=target)  # faster than the copy engine
+
+    return run
 
 
 def products(model: Ensemble, steps: int) -> Callable[[], None]:

@@ -93,7 +93,7 @@ def test_training():
     rows = [line.split() for line in lines if line.startswith("linear")]
     assert [fields[1] for fields in rows] == ["igr-i", "gs"]
     for fields in rows:
-        one, ensemble, floor = (float(field) for field in fields[2:5])
+        one, ensemble, floor = (float(field) for field in fields[3:6])
         assert one > 0
         assert ensemble > 0
         assert 0 < floor < one  # a step is more than its matrix products

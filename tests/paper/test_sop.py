@@ -20,6 +20,7 @@ from igr.paper.sop.model import EnsembleCompletion
 from igr.paper.sop.objectives import (
     bound,
     draw_noise,
+    flow,
     hard_units,
     log_likelihood,
     log_px,
@@ -233,7 +234,7 @@ def test_units_are_differences_of_two_categories(method):
     tau = torch.tensor([0.1, 1.0], dtype=torch.float64).view(-1, 1, 1, 1)
     parameters = model.encode(0, model.halves(x)[0])
     (noise, _) = draw_noise(model, (4, 2, 2), x, torch.Generator().manual_seed(5))
-    s = scores(model, 0, parameters, noise)
+    s = scores(model.cell.method, parameters, flow(model, 0), noise)
     z = softmaxpp(s, tau)
     if method == "gs":
         logits = torch.cat([parameters[0], torch.zeros_like(parameters[0])], -1)

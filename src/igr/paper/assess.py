@@ -17,8 +17,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from igr import kernels
+from igr.kl import categorical_kl
 from igr.paper.ais import log_likelihood_ais
 from igr.paper.evaluate import (
+    Scores,
+    distribution_function,
     elbo_continuous,
     elbo_discrete,
     frequency_table,
@@ -26,6 +30,7 @@ from igr.paper.evaluate import (
     log_likelihood_published,
     sample_categories,
     score,
+    tables,
 )
 from igr.paper.measure import Job, Metrics, Pictures, grid
 from igr.paper.models import EnsembleVae
@@ -114,7 +119,7 @@ def _metrics(members: _Members, full: bool, x: Tensor, generator: torch.Generato
     vae, budget, train = members.vae, members.budget, members.split == "train"
     log_q = recovered(vae, x, members.tau, members.draws, generator)
     num_samples = budget.train_samples if train else budget.m
-    scores = score(log_q, uniform(log_q), lambda z: vae.log_px(x, z), num_samples, generator=generator)
+    scores = _scores(vae, x, log_q, num_samples, generator)
     found = {"elbo_discrete": elbo_discrete(scores)}
     if members.ensemble.has_relaxed_bound:
         prior = members.ensemble.prior.of_members(members.rows)
@@ -126,6 +131,19 @@ def _metrics(members: _Members, full: bool, x: Tensor, generator: torch.Generato
         for m in sorted({min(budget.published, budget.m), budget.m}):
             found[f"log_likelihood_published_{m}"] = log_likelihood_published(scores, m)
     return found
+
+
+def _scores(vae: EnsembleVae, x: Tensor, log_q: Tensor, num_samples: int, generator: torch.Generator) -> Scores:
+    """What the metrics are made of; by kernels for binary images on CUDA, where it is most of the work."""
+    if vae.grey or not kernels.usable(x, log_q):
+        return score(log_q, uniform(log_q), lambda z: vae.log_px(x, z), num_samples, generator=generator)
+    from igr.paper.discrete_kernels import draw, log_likelihoods
+
+    table, prior = tables(log_q, uniform(log_q))
+    drawn = draw(distribution_function(table), table, prior, num_samples, generator)
+    decoder = list(vae.weights[vae.depth :]), list(vae.biases[vae.depth :])
+    log_px = log_likelihoods(x, drawn.categories, *decoder, log_q.shape[-1])
+    return Scores(log_px.double(), drawn.log_pz, drawn.log_qz, categorical_kl(table, prior).sum(-1))
 
 
 def _ground_truth(members: _Members, x: Tensor, generator: torch.Generator) -> Metrics:

@@ -24,16 +24,14 @@ __all__ = ["adam_product", "adam_sizes", "affine", "affine_input_gradient"]
 TILES = {
     "affine": (64, 128, 16, 2, 4),
     "input": (128, 64, 32, 4, 4),
-    "adam": (64, 32, 32, 2, 3),
-    "adam wide": (16, 128, 32, 4, 2),  # where there are more outputs than inputs
+    "adam": (32, 64, 32, 4, 2),
 }
 
 
 @triton.jit
 def _affine_kernel(
-    x, w, b, y, rows,
-    sxe, sxr,
-    NI: tl.constexpr, NO: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    x, w, b, y, rows, sxe,
+    SXR: tl.constexpr, NI: tl.constexpr, NO: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     RELU: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One tile of x W + b."""
@@ -42,7 +40,7 @@ def _affine_kernel(
     e = tl.program_id(2).to(tl.int64)
     k = tl.arange(0, BK)
     fits = o[None, :] < NO
-    xs = x + e * sxe + r[:, None] * sxr
+    xs = x + e * sxe + r[:, None] * SXR
     ws = w + e * (NI * NO) + o[None, :]
     acc = tl.zeros((BM, BN), dtype=tl.float32)
     for start in range(0, NI, BK):
@@ -58,9 +56,8 @@ def _affine_kernel(
 
 @triton.jit
 def _input_gradient_kernel(
-    dy, w, x, dx, rows,
-    sde, sdr,
-    NI: tl.constexpr, NO: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    dy, w, x, dx, rows, sde,
+    SDR: tl.constexpr, NI: tl.constexpr, NO: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     RELU: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One tile of the gradient of x, that of y times the transpose of W, or of what a ReLU made x of."""
@@ -69,7 +66,7 @@ def _input_gradient_kernel(
     e = tl.program_id(2).to(tl.int64)
     k = tl.arange(0, BK)
     fits = i[None, :] < NI
-    ds = dy + e * sde + r[:, None] * sdr
+    ds = dy + e * sde + r[:, None] * SDR
     ws = w + e * (NI * NO) + i[None, :] * NO
     acc = tl.zeros((BM, BN), dtype=tl.float32)
     for start in range(0, NO, BK):
@@ -102,13 +99,16 @@ def _sizes_kernel(step, rate, sizes, LOG1: tl.constexpr, LOG2: tl.constexpr):
 
 @triton.jit
 def _adam_kernel(
-    x, dy, w, wm, wv, b, bm, bv, sizes,
-    sxe, sxr, sde, sdr,
-    rows: tl.constexpr,  # the interpreter knows no other loops
+    x, dy, w, wm, wv, b, bm, bv, sizes, sxe, sde,
+    SXR: tl.constexpr, SDR: tl.constexpr, rows: tl.constexpr,  # the interpreter knows no other loops
     BETA1: tl.constexpr, BETA2: tl.constexpr, EPS: tl.constexpr,
     NI: tl.constexpr, NO: tl.constexpr, BI: tl.constexpr, BO: tl.constexpr, BR: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One tile of the gradient of W, and what Adam makes of it; the first tile of a column sees to the bias."""
+    """One tile of the gradient of W, and what Adam makes of it; the first tile of a column sees to the bias.
+
+    Adam sees the tile as a row of numbers, which makes the compiler lay them out as memory has them: otherwise they,
+    and not the product, would change places between threads.
+    """
     o = tl.program_id(0) * BO + tl.arange(0, BO)
     i = tl.program_id(1) * BI + tl.arange(0, BI)
     e = tl.program_id(2).to(tl.int64)
@@ -118,15 +118,18 @@ def _adam_kernel(
     acc = tl.zeros((BI, BO), dtype=tl.float32)
     for start in range(0, rows, BR):
         r = start + k
-        a = tl.load(xs + r[None, :] * sxr, mask=(i[:, None] < NI) & (r[None, :] < rows), other=0.0)
-        c = tl.load(ds + r[:, None] * sdr, mask=(r[:, None] < rows) & (o[None, :] < NO), other=0.0)
+        a = tl.load(xs + r[None, :] * SXR, mask=(i[:, None] < NI) & (r[None, :] < rows), other=0.0)
+        c = tl.load(ds + r[:, None] * SDR, mask=(r[:, None] < rows) & (o[None, :] < NO), other=0.0)
         acc = tl.dot(a, c, acc, input_precision=PRECISION)
-    tile, inside = e * (NI * NO) + i[:, None] * NO + o[None, :], (i[:, None] < NI) & (o[None, :] < NO)
+    gradient = tl.reshape(acc, (BI * BO,))
+    flat = tl.arange(0, BI * BO)
+    row, column = tl.program_id(1) * BI + flat // BO, tl.program_id(0) * BO + flat % BO
+    tile, inside = e * (NI * NO) + row * NO + column, (row < NI) & (column < NO)
     p = tl.load(w + tile, mask=inside, other=0.0)
     m = tl.load(wm + tile, mask=inside, other=0.0)
     v = tl.load(wv + tile, mask=inside, other=0.0)
     size, inverse_root = tl.load(sizes), tl.load(sizes + 1)
-    p, m, v = _adam(p, m, v, acc, size, inverse_root, BETA1, BETA2, EPS)
+    p, m, v = _adam(p, m, v, gradient, size, inverse_root, BETA1, BETA2, EPS)
     tl.store(w + tile, p, mask=inside)
     tl.store(wm + tile, m, mask=inside)
     tl.store(wv + tile, v, mask=inside)
@@ -134,15 +137,15 @@ def _adam_kernel(
         total = tl.zeros((BO,), dtype=tl.float32)
         for start in range(0, rows, BR):
             r = start + k
-            total += tl.sum(tl.load(ds + r[:, None] * sdr, mask=(r[:, None] < rows) & (o[None, :] < NO), other=0.0), 0)
-        row, fits = e * NO + o, o < NO
-        q = tl.load(b + row, mask=fits, other=0.0)
-        n = tl.load(bm + row, mask=fits, other=0.0)
-        u = tl.load(bv + row, mask=fits, other=0.0)
+            total += tl.sum(tl.load(ds + r[:, None] * SDR, mask=(r[:, None] < rows) & (o[None, :] < NO), other=0.0), 0)
+        at, fits = e * NO + o, o < NO
+        q = tl.load(b + at, mask=fits, other=0.0)
+        n = tl.load(bm + at, mask=fits, other=0.0)
+        u = tl.load(bv + at, mask=fits, other=0.0)
         q, n, u = _adam(q, n, u, total, size, inverse_root, BETA1, BETA2, EPS)
-        tl.store(b + row, q, mask=fits)
-        tl.store(bm + row, n, mask=fits)
-        tl.store(bv + row, u, mask=fits)
+        tl.store(b + at, q, mask=fits)
+        tl.store(bm + at, n, mask=fits)
+        tl.store(bv + at, u, mask=fits)
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor, relu: bool, precision: str) -> Tensor:
@@ -217,9 +220,9 @@ def adam_product(
     """
     E, rows, NI, NO = *x.shape[:2], *weight[0].shape[1:]
     x, dy = _rowwise(x), _rowwise(dy)
-    BI, BO, BR, warps, stages = TILES["adam" if NI >= NO else "adam wide"]
+    BI, BO, BR, warps, stages = TILES["adam"]
     grid = (triton.cdiv(NO, BO), triton.cdiv(NI, BI), E)
-    strides = (*x.stride()[:2], *dy.stride()[:2])
+    strides = (x.stride(0), dy.stride(0), x.stride(1), dy.stride(1))  # of rows as constants, whose factors are known
     _adam_kernel[grid](
         x, dy, *weight, *bias, sizes, *strides, rows, *betas, eps, NI, NO, BI, BO, BR, precision,
         num_warps=warps, num_stages=stages,

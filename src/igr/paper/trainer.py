@@ -81,6 +81,7 @@ class Trainer(ABC):
         self._at = torch.zeros(1, dtype=torch.int64, device=device)  # the step, where a graph can read it
         self._noise = BlockNoise(cell.seeds, self._owner, self._at, self.steps)
         self._shuffled = self._block = -1  # which order and noise are in place
+        self._upcoming = -1, self._order  # an epoch and its order, made beforehand
         self._kept = [p.detach().clone() for p in model.parameters()]  # the last finite state, for members that fail
         self._graph: torch.cuda.CUDAGraph | None = None
 
@@ -137,6 +138,8 @@ class Trainer(ABC):
                 return None
         losses = self.total / self.steps
         self.epoch, self.step = self.epoch + 1, 0
+        if self.device.type == "cuda" and not self.done:
+            self._upcoming = self.epoch, self._order_of(self.epoch)  # while the device is still busy
         losses[list(self.failed)] = math.nan  # whatever came of steps from where they are kept
         self._freeze(losses)
         self.total.zero_()
@@ -216,12 +219,17 @@ class Trainer(ABC):
         self.load(tensors, numbers)
         self._shuffled, self._block = shuffled, block
 
-    def _shuffle(self) -> None:
-        """The order of the images in this epoch, for each seed; those that fill no batch are left out, this time."""
+    def _order_of(self, epoch: int) -> Tensor:
+        """The order of the images in an epoch, for each seed; those that fill no batch are left out, this time."""
         used = self.steps * self.cell.batch_size
-        for r, seed in enumerate(self.cell.seeds):
-            order = torch.randperm(len(self.images), generator=generator_of(seed, "order", self.epoch))
-            self._order[r].copy_(order[:used].view(self.steps, -1))
+        generators = [generator_of(seed, "order", epoch) for seed in self.cell.seeds]
+        orders = [torch.randperm(len(self.images), generator=each)[:used] for each in generators]
+        return torch.stack(orders).view(self._order.shape)
+
+    def _shuffle(self) -> None:
+        """Puts the order of this epoch in place."""
+        epoch, order = self._upcoming
+        self._order.copy_(order if epoch == self.epoch else self._order_of(self.epoch))
         self._at.fill_(self.step)
         self._shuffled, self._block = self.epoch, -1
 

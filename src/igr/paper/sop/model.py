@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from igr.paper.compiled import fast
 from igr.paper.layers import Factors, layers
 from igr.paper.likelihood import bernoulli_log_prob
 from igr.paper.models import PLANAR_LAYERS, PLANAR_STD, glorot, select_members
@@ -98,9 +99,11 @@ class EnsembleCompletion(nn.Module):
         Returns:
             :math:`\mu` and :math:`\log \sigma`, or the log-odds alone for GS, ``(*, E, B, N, 1)`` each.
         """
-        said = self._affine(2 * layer + 1, self._affine(2 * layer, h).tanh())
-        parameters: tuple[Tensor, ...] = said.unflatten(-1, (-1, self.num_units, 1)).unbind(-3)
-        return (*parameters, torch.zeros_like(parameters[0])) if self.cell.scale == "one" else parameters
+        return parameters_of(self.say(layer, h), self.num_units, self.cell.scale)
+
+    def say(self, layer: int, h: Tensor) -> Tensor:
+        """What the network says of a layer of units, ``(*, E, B, -1)``, all numbers of an image in one row."""
+        return self._affine(2 * layer + 1, self._affine(2 * layer, h).tanh())
 
     def decode(self, units: Tensor) -> Tensor:
         """The logits of the lower half, ``(*, E, B, D / 2)``, for units of the second layer, ``(*, E, B, N)``."""
@@ -108,10 +111,16 @@ class EnsembleCompletion(nn.Module):
 
     def log_px(self, lower: Tensor, units: Tensor) -> Tensor:
         """log p(lower half | units), ``(*, E, B)``, for lower halves ``(E, B, D / 2)``."""
-        return bernoulli_log_prob(lower, self.decode(units))
+        return fast(bernoulli_log_prob, lower)(lower, self.decode(units))
 
     def _affine(self, i: int, h: Tensor) -> Tensor:
         """Of ``(*, E, B, in)``: all samples of a member are rows of one matrix."""
         rows = h.movedim(-3, 0)  # (E, *, B, in)
         out = layers(rows.flatten(1, -2), [self.weights[i]], [self.biases[i]], self.factors)
         return out.view(*rows.shape[:-1], -1).movedim(0, -3)
+
+
+def parameters_of(said: Tensor, num_units: int, scale: str) -> tuple[Tensor, ...]:
+    r""":math:`\mu` and :math:`\log \sigma`, or log-odds, ``(*, E, B, N, 1)`` each, from what the network says."""
+    parameters: tuple[Tensor, ...] = said.unflatten(-1, (-1, num_units, 1)).unbind(-3)
+    return (*parameters, torch.zeros_like(parameters[0])) if scale == "one" else parameters

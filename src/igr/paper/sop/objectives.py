@@ -13,9 +13,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from igr.paper.compiled import fast
 from igr.paper.evaluate import at_once
 from igr.paper.noise import draw
-from igr.paper.sop.model import LAYERS, EnsembleCompletion
+from igr.paper.sop.model import LAYERS, EnsembleCompletion, parameters_of
+from igr.paper.sop.spec import Completion
 from igr.transforms import Planar, StickBreaking
 
 __all__ = [
@@ -29,6 +31,9 @@ __all__ = [
     "sample_units",
     "scores",
 ]
+
+
+Flow = list[StickBreaking | Planar]
 
 
 def bound(model: EnsembleCompletion, x: Tensor, tau: Tensor, noise: Sequence[Tensor]) -> Tensor:
@@ -59,19 +64,27 @@ def sample_units(model: EnsembleCompletion, upper: Tensor, tau: Tensor | None, n
     """Units of the second layer, ``(S, E, B, N)``, given upper halves; without a temperature in {-1, 1}."""
     units = upper
     for layer, eps in enumerate(noise):
-        s = scores(model, layer, model.encode(layer, units), eps)
-        units = hard_units(s) if tau is None else relaxed_units(s, tau)
+        said, maps = model.say(layer, units), flow(model, layer)
+        # Inductor has wrong gradients of parameters that images share, as those of planar maps: see the VAEs' objective
+        sample = _units if model.cell.method == "igr-planar" else fast(_units, eps)
+        units = sample(model.cell, said, maps, eps, tau)
     return units
 
 
-def scores(model: EnsembleCompletion, layer: int, parameters: tuple[Tensor, ...], noise: Tensor) -> Tensor:
+def _units(cell: Completion, said: Tensor, maps: Flow, eps: Tensor, tau: Tensor | None) -> Tensor:
+    """A layer of units, ``(*, E, B, N)``, from what the network says."""
+    s = scores(cell.method, parameters_of(said, eps.shape[-2], cell.scale), maps, eps)
+    return hard_units(s) if tau is None else relaxed_units(s, tau)
+
+
+def scores(method: str, parameters: tuple[Tensor, ...], maps: Flow, noise: Tensor) -> Tensor:
     """What decides a unit by its sign, ``(*, E, B, N, 1)``: noise and parameters combined, after the flow."""
-    if model.cell.method == "gs":
+    if method == "gs":
         (a,) = parameters
         return a + (noise[..., :1] - noise[..., 1:])
     mu, xi = parameters
     y = torch.addcmul(mu, xi.exp(), noise)
-    for part in flow(model, layer):
+    for part in maps:
         y = part(y)
     return y
 
@@ -90,7 +103,7 @@ def hard_units(s: Tensor) -> Tensor:
     return torch.where(s.isnan(), s, torch.where(s >= 0, 1.0, -1.0).to(s.dtype))
 
 
-def flow(model: EnsembleCompletion, layer: int) -> list[StickBreaking | Planar]:
+def flow(model: EnsembleCompletion, layer: int) -> Flow:
     """What comes between the Gaussian and the softmax++; both categories of IGR-SB can be reached."""
     if model.cell.method == "igr-sb":
         return [StickBreaking(leftover=True)]
