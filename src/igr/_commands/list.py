@@ -163,8 +163,8 @@ def _table(title: str, rows: Sequence[Row]) -> "Table":
     used = [column for column in range(len(headings)) if any(row[column] for row in cells)]
     table = Table(title=title, title_justify="left", title_style="bold", box=None, header_style="dim", pad_edge=False)
     for column in used:
-        words = column < 2
-        table.add_column(headings[column], justify="left" if words else "right", overflow="fold", no_wrap=not words)
+        name = headings[column]
+        table.add_column(name, justify="left" if column < 2 else "right", overflow="fold", no_wrap=name != "label")
     sections = [row.spec.id.rpartition("/")[0] for row in rows]
     for row, section, before in zip(cells, sections, [sections[0], *sections], strict=False):
         if section != before:

@@ -14,6 +14,7 @@ from igr.paper.trained import SEEDS, TEMPERATURES, Trained, check_temperatures, 
 
 __all__ = ["ARCHITECTURES", "ESTIMATORS", "PRIOR_TEMPERATURES", "RELAXATIONS", "Times", "Vae"]
 
+LEARNING_RATE = 3e-4
 ARCHITECTURES = ("linear", "nonlinear")
 RELAXATIONS = ("igr-i", "igr-planar", "igr-sb", "gs")
 PROTOCOLS = ("honest", "published")
@@ -85,7 +86,7 @@ class Vae(Trained):
     seeds: tuple[int, ...] = SEEDS
     epochs: int = 300
     batch_size: int = 100
-    learning_rate: float = 3e-4
+    learning_rate: float = LEARNING_RATE
     protocol: str = "honest"
     smoke: bool = False
 
@@ -116,16 +117,20 @@ class Vae(Trained):
     @property
     def label(self) -> str:
         """What tables call it."""
+        rate = [] if self.learning_rate == LEARNING_RATE else [f"rate {self.learning_rate:g}"]
+        return " + ".join([*self._words(), *rate])
+
+    def _words(self) -> list[str]:
+        """What is trained, but for the learning rate."""
         words = [METHODS[self.method].label]
         words += ["SL"] if self.landing else []
         if self.estimator != "reparameterized":
             rao = "Gumbel-Rao" if self.method == "gs" else "IGR-Rao"
-            return " + ".join([*words, rao if self.estimator == "rao" else ESTIMATORS[self.estimator]])
+            return [*words, rao if self.estimator == "rao" else ESTIMATORS[self.estimator]]
         words += ["discrete KL"] if self.objective == "discrete" else []
         words += ["hard"] if self.forward == "hard" else []
         words += [f"IWAE-{self.num_samples}"] if self.bound == "iwae" else []
-        words += ["flow prior"] if self.prior == "flow" else []
-        return " + ".join(words)
+        return [*words, "flow prior"] if self.prior == "flow" else words
 
     @property
     def description(self) -> str:
@@ -134,12 +139,14 @@ class Vae(Trained):
         words = [f"{self.architecture} VAE, {self.dataset}: {METHODS[self.method].label}, {self.objective} KL"]
         words[0] += " (eq. 8, Jang et al.)" if jang else ""
         words += ["sticking the landing"] if self.landing else []
-        if self.estimator != "reparameterized":
-            return ", ".join([*words, f"{self.label.rpartition(' + ')[2]} of {count(self.num_samples, 'hard sample')}"])
-        words += ["hard samples, straight through"] if self.forward == "hard" else []
+        estimated = self.estimator != "reparameterized"
+        words += [f"{self._words()[-1]} of {count(self.num_samples, 'hard sample')}"] if estimated else []
+        words += ["hard samples, straight through"] if self.forward == "hard" and not estimated else []
         words += [f"importance-weighted bound of {self.num_samples} samples"] if self.bound == "iwae" else []
         words += ["prior with a flow of its own"] if self.prior == "flow" else []
-        words += [count(self.num_samples, "sample")] if self.bound == "elbo" and self.num_samples > 1 else []
+        several = self.bound == "elbo" and self.num_samples > 1 and not estimated
+        words += [count(self.num_samples, "sample")] if several else []
+        words += [f"learning rate {self.learning_rate:g}"] if self.learning_rate != LEARNING_RATE else []
         return ", ".join(words)
 
     def _milliseconds(self) -> float:
