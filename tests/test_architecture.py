@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "igr"
 LAYERS = (
     ("_checks",),
     ("_scalars", "_terms"),
-    ("functional", "quadrature", "schedules", "kernels"),
+    ("_simplex", "_draws", "_sample_terms", "functional", "quadrature", "schedules", "kernels"),
     ("_normal", "_stick_recovery", "_stick_jacobian", "recovery", "_locations", "_winner", "conditional"),
     ("_constraints", "_planar", "transforms"),
     (

@@ -39,7 +39,7 @@ def test_the_kernel_is_chosen():
         assert "_FusedBackward" not in names(recovered_log_probs(x, y, num_nodes=8))
 
 
-@pytest.mark.parametrize("K", [3, 4, 10, 17, 33, 100, 513])
+@pytest.mark.parametrize("K", [3, 10, 33, 513])
 def test_it_is_as_exact_as_the_pytorch_path(K: int):
     """Within twice the float32 path's own error, on the same parameters."""
     generator = np.random.default_rng(K)
@@ -88,15 +88,14 @@ def test_a_graph_is_captured_and_replayed():
         assert torch.equal(there, here)
 
 
-@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 @pytest.mark.filterwarnings("ignore")  # torch's own, while compiling
-def test_programs_are_compiled_whole(mode: str):
+def test_programs_are_compiled_whole():
     mu, sigma = leaves(300, 9)
 
     def value(mu: Tensor, sigma: Tensor) -> Tensor:
         return (recovered_log_probs(2 * mu, sigma, num_nodes=64).exp() * torch.arange(10.0, device="cuda")).sum()
 
-    compiled = torch.compile(value, fullgraph=True, mode=mode)
+    compiled = torch.compile(value, fullgraph=True, mode="reduce-overhead")
     expected = torch.autograd.grad(value(mu, sigma), (mu, sigma))
     for _ in range(3):
         found = torch.autograd.grad(compiled(mu, sigma), (mu, sigma))

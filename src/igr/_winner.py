@@ -21,9 +21,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from igr import kernels
 from igr._checks import values_checkable
-from igr.quadrature import gauss_legendre
+from igr.quadrature import constant_rule, gauss_legendre
 
+MOST_NODES = 192
 DROP = 36.0  # what is exp(-36) times the largest does not matter
 MILLS = math.sqrt(2 / math.pi)
 
@@ -89,12 +91,19 @@ def quantile(race: Race, logit: Tensor) -> Tensor:
 
 
 class _Slopes(torch.autograd.Function):
-    """Without a graph, unless a second derivative is asked for."""
+    """Without a graph, unless a second derivative is asked for, which is that of the functions here."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(mu: Tensor, sigma: Tensor, wins: Tensor, m: Tensor, num_nodes: int | None) -> tuple[Tensor, ...]:
+        if _fits_a_kernel(mu, sigma, m):
+            from igr.kernels.winner import winner_slopes
+
+            fused: tuple[Tensor, Tensor] = winner_slopes(
+                mu, sigma, wins, m, *constant_rule(num_nodes or MOST_NODES, mu.device)
+            )
+            return fused
         return _by_rows(partial(_slopes, num_nodes=num_nodes), 1, mu, sigma, wins, m)
 
     @staticmethod
@@ -111,6 +120,14 @@ class _Slopes(torch.autograd.Function):
 
         g_mu, g_sigma, g_m = _by_rows(pull, 64, *ctx.saved_tensors, d_mu, d_sigma)
         return g_mu, g_sigma, None, g_m, None
+
+
+def _fits_a_kernel(mu: Tensor, *others: Tensor) -> bool:
+    if not kernels.usable(mu, *others):
+        return False
+    from igr.kernels.winner import MOST_COLUMNS
+
+    return mu.shape[-1] <= MOST_COLUMNS
 
 
 def _slopes(mu: Tensor, sigma: Tensor, wins: Tensor, m: Tensor, num_nodes: int | None = None) -> tuple[Tensor, Tensor]:
@@ -140,7 +157,7 @@ def _mass_and_scores(
     """log of the mass in the window over the density at the distance ``at`` from its start, and averages over the
     window of the derivatives of the log-density in μ and in σ, less those there."""
     race, at = Race(mu, sigma, wins), window[-1]
-    fewest, per_span, most = (40, 14, 192) if num_nodes is None else (num_nodes, 0, num_nodes)
+    fewest, per_span, most = (40, 14, MOST_NODES) if num_nodes is None else (num_nodes, 0, num_nodes)
     s, log_w = _nodes(Window(*window[:3]), fewest, per_span, most)
     ratio, z, e = _log_ratio(race, _standard(race, window[0]), torch.cat([s, at], -1))
     terms = log_w + ratio[..., :-1]

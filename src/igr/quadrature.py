@@ -31,6 +31,12 @@ def gauss_legendre(num_nodes: int, like: Tensor) -> tuple[Tensor, Tensor]:
     return _kept_tensors(num_nodes, like.dtype, like.device)
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator] # which a compiled program holds, and not copies
+def constant_rule(num_nodes: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The rule of :func:`gauss_legendre` in float32, for the kernels."""
+    return gauss_legendre(num_nodes, torch.empty((), dtype=torch.float32, device=device))
+
+
 def _tensors(num_nodes: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     nodes, weights = _rule(num_nodes)
     return torch.tensor(nodes, dtype=dtype, device=device), torch.tensor(weights, dtype=dtype, device=device)

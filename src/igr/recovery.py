@@ -15,7 +15,7 @@ from igr._checks import check_finite, check_range, values_checkable, widen
 from igr._normal import inverse_mills, log_ndtr, low_quantile_of_maximum
 from igr._stick_recovery import nodes_for_sticks, stick_masses
 from igr.functional import location_scale
-from igr.quadrature import gauss_legendre
+from igr.quadrature import constant_rule, gauss_legendre
 
 __all__ = ["QuadratureError", "recovered_log_probs", "recovered_log_probs_stick_breaking"]
 
@@ -89,7 +89,7 @@ def recovered_log_probs(
         return (log_p, exact) if return_error else log_p
     mu, sigma = mu.reshape(-1, shape[-1]), sigma.reshape(-1, shape[-1])
     if not return_error and _fits_a_kernel(mu, sigma):
-        fused: Tensor = _Fused.apply(mu, sigma, *_kernel_rule(num_nodes, mu.device))  # type: ignore[no-untyped-call]
+        fused: Tensor = _Fused.apply(mu, sigma, *constant_rule(num_nodes, mu.device))  # type: ignore[no-untyped-call]
         return fused.reshape(*shape[:-1], shape[-1] + 1)
     t0, width, a = _window(mu.detach(), sigma.detach())
     rule = gauss_legendre(num_nodes, mu)
@@ -253,11 +253,6 @@ def _fits_a_kernel(mu: Tensor, sigma: Tensor) -> bool:
     from igr.kernels.recovery import MOST_COLUMNS
 
     return mu.shape[-1] <= MOST_COLUMNS
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator] # which a compiled program holds, and not copies
-def _kernel_rule(num_nodes: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    return gauss_legendre(num_nodes, torch.empty((), dtype=torch.float32, device=device))
 
 
 class _Fused(torch.autograd.Function):

@@ -11,7 +11,7 @@ from test_recovery import KINDS, parameters, probabilities
 from torch import Tensor
 
 import igr.kernels
-from igr import recovery
+from igr.quadrature import constant_rule
 from igr.recovery import recovered_log_probs
 
 triton = pytest.importorskip("triton")
@@ -97,7 +97,7 @@ def test_normal_tails():
 
     ratio = torch.cat([-torch.logspace(-3, 3.5, 60), torch.linspace(-9, 9, 60)]).to(DEVICE)
     mu, sigma = torch.stack([ratio, torch.full_like(ratio, -300.0)], -1), torch.ones(120, 2, device=DEVICE)
-    rule = recovery._kernel_rule(NODES, mu.device)
+    rule = constant_rule(NODES, mu.device)
     log_p, *state = kernels.recovered_log_probs(mu, sigma, *rule)
     gradient = torch.tensor([0.0, 0.0, 1.0], device=DEVICE).expand(120, 3)
     d_mu, _ = kernels.recovered_log_probs_backward(gradient, mu, sigma, *rule, log_p, *state)
@@ -125,7 +125,7 @@ def test_rows_that_are_not_finite_stay_alone():
     from igr.kernels import recovery as kernels
 
     mu, sigma = rows("benign", 6, 7)
-    rule = recovery._kernel_rule(16, mu.device)
+    rule = constant_rule(16, mu.device)
     alone, *_ = kernels.recovered_log_probs(mu[::2], sigma[::2], *rule)
     mu[1, 2], mu[3, 0], sigma[5, 4] = math.nan, math.nan, math.nan
     log_p, *state = kernels.recovered_log_probs(mu, sigma, *rule)
@@ -135,12 +135,27 @@ def test_rows_that_are_not_finite_stay_alone():
     assert all(g[::2].isfinite().all() and g[1::2].isnan().any() for g in gradients)
 
 
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")  # of the interpreter
+def test_squares_may_overflow(fused: list[int]):
+    """A coordinate as narrow as this never has the difference of its squares taken, and cannot spoil the others."""
+    loc = torch.tensor([[0.4, -50.0, 1.0], [3.0, 0.2, -0.7]], device=DEVICE)
+    scale = torch.tensor([[0.8, 1e-20, 1.3], [0.5, 1.1, 1e-20]], device=DEVICE)
+    weights = torch.randn(2, 4, dtype=DOUBLE, device=DEVICE)
+    weights[0, 1] = weights[1, 2] = 0.0
+    found = result(loc, scale, weights, torch.float32, NODES)
+    assert len(fused) == 1
+    exact = result(loc, scale.clamp(min=1e-9), weights, DOUBLE, 192)
+    torch.testing.assert_close(found[0].exp(), exact[0].exp(), rtol=0, atol=1e-6)
+    for here, there in zip(found[1:], exact[1:], strict=True):
+        torch.testing.assert_close(here, there, rtol=1e-5, atol=1e-5)
+
+
 def test_products_entry_by_entry(monkeypatch: pytest.MonkeyPatch):
     """The interpreter has its own way to the product of the cdfs, unless it is told not to."""
     from igr.kernels import recovery as kernels
 
     mu, sigma = rows("all scales", 4, 3)
-    rule = recovery._kernel_rule(8, mu.device)
+    rule = constant_rule(8, mu.device)
     with monkeypatch.context() as patch:
         patch.setattr(kernels, "blocks", lambda columns: {"COLUMNS": 4, "ROWS": 4, "num_warps": 1})
         found = []
@@ -211,7 +226,7 @@ def test_compiled_programs(fused: list[int]):
     results = [(y := function(loc), *torch.autograd.grad(y[..., 0].sum(), loc)) for function in (log_probs, compiled)]
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other)
-    sigma, rule = torch.full((6, 4), 0.7, device=DEVICE), recovery._kernel_rule(16, loc.device)
+    sigma, rule = torch.full((6, 4), 0.7, device=DEVICE), constant_rule(16, loc.device)
     inputs = loc.detach(), sigma, *rule
     torch.library.opcheck(torch.ops.igr.recovered_log_probs, inputs)
     state = torch.ops.igr.recovered_log_probs(*inputs)

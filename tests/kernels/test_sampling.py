@@ -47,7 +47,7 @@ def chosen(monkeypatch):
 
 @pytest.fixture
 def split(monkeypatch):
-    """Rows of more than 100 categories are read in several blocks of 128."""
+    """Rows of more than 100 categories are cut into parts of 128."""
     monkeypatch.setattr(sampling, "LONGEST", 100)
     table = sampling.tiling
     monkeypatch.setattr(
@@ -138,6 +138,36 @@ def test_split_rows(K, hard, dtype):
     check_sample(
         lambda a, g: functional.gumbel_softmax(a, 0.7, hard, generator=g, mask=mask), (logits,), 2, K, True, **tolerance
     )
+
+
+@pytest.mark.usefixtures("split")
+@pytest.mark.parametrize("hard", [False, True])
+def test_a_part_without_allowed_categories(hard):
+    mask = torch.zeros(2, 300, dtype=torch.bool)
+    mask[0, [3, 100]] = mask[1, [130, 299]] = True
+    loc, scale = parameters(2, 299)
+    logits, _ = parameters(2, 300)
+    check_sample(
+        lambda m, s, g: functional.gaussian_softmax(m, s, 0.7, hard, generator=g, mask=mask),
+        (loc, scale), 2, 299, False,
+    )  # fmt: skip
+    check_sample(lambda a, g: functional.gumbel_softmax(a, 0.01, hard, generator=g, mask=mask), (logits,), 2, 300, True)
+    assert (functional.gumbel_softmax(logits, 0.01, hard, mask=mask)[~mask] == 0).all()
+
+
+@pytest.mark.usefixtures("split")
+def test_repeated_rows_in_parts():
+    loc, scale = parameters(2, 200)
+    check_sample(lambda m, s, g: InvertibleGaussian(m, s, 0.5).rsample((3,), generator=g), (loc, scale), 6, 200, False)
+
+
+@pytest.mark.usefixtures("split")
+def test_divergence_of_logits_that_forbid_a_part():
+    logits, prior = torch.randn(3, 300), torch.randn(3, 300)
+    logits[0, :140], logits[1, 250:] = -math.inf, -math.inf
+    p, q = logits.double().log_softmax(-1), prior.double().log_softmax(-1)
+    expected = torch.where(p > -math.inf, p.exp() * (p - q), 0.0).sum(-1)
+    close(functional.gumbel_softmax_terms(logits, 0.6, prior_logits=prior).kl, expected)
 
 
 def test_a_row_longer_than_any_block():
@@ -369,6 +399,18 @@ def test_what_is_not_finite_spoils_its_row_alone(bad, hard):
     assert z[[0, 2, 3]].isfinite().all()
     assert z[2, 3] == 0
     assert functional.gumbel_softmax(loc, 0.5, hard)[1].isnan().all()
+
+
+@pytest.mark.usefixtures("split")
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("hard", [False, True])
+def test_what_is_not_finite_spoils_all_parts_of_its_row(bad, hard):
+    loc = torch.randn(3, 299)
+    loc[1, 200], loc[2, 3] = bad, -math.inf
+    for z in (functional.gaussian_softmax(loc, 1.0, 0.5, hard), functional.gumbel_softmax(loc, 0.5, hard)):
+        assert z[1].isnan().all()
+        assert z[[0, 2]].isfinite().all()
+        assert z[2, 3] == 0
 
 
 # noise

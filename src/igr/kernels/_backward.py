@@ -1,4 +1,4 @@
-r"""Backward kernels: from the relaxed point and its gradient to those of the parameters, the noise drawn once more.
+r"""The backward kernel: from the relaxed point and its gradient to those of the parameters, the noise drawn once more.
 
 With :math:`g` the gradient of the point :math:`p`, and :math:`g_q` and :math:`g_{KL}` those of its log-density and of
 the divergence, the gradient of a score is
@@ -89,41 +89,3 @@ def backward_rows(
         number, first, row, origin, source, 0, inside,
         loc_row, loc_column, scale_row, scale_column, m_row, m_column, s_row, s_column, n, K, stream, BLOCK,
     )  # fmt: skip
-
-
-@triton.jit
-def backward_split(
-    d_loc, d_scale, p, g, loc, scale, seed, tau_rows, mu0, sigma0, stats, g_log_prob, g_kl,
-    g_row: tl.constexpr, g_column: tl.constexpr, loc_row: tl.constexpr, loc_column: tl.constexpr,
-    scale_row: tl.constexpr, scale_column: tl.constexpr, m_row: tl.constexpr, m_column: tl.constexpr,
-    s_row: tl.constexpr, s_column: tl.constexpr, tau, rows, period, stream, n: tl.constexpr, K: tl.constexpr,
-    REPEATS: tl.constexpr, BLOCKS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):  # fmt: skip
-    """One row for each program, in two sweeps; the second goes backwards, to what caches have seen last."""
-    first, row, inside = rows_here(rows, True, 1)
-    number = first + row
-    source, origin = row, first
-    if REPEATS:
-        source, origin = number % period, 0
-    key = tl.load(seed)
-    inverse = reciprocal(read_rows(tau_rows, tau, first, row, inside))
-    dots = tl.zeros((1, BLOCK), tl.float32)
-    for i in range(0, BLOCKS):
-        start = i * BLOCK
-        column = start + tl.arange(0, BLOCK)[None, :]
-        kept = inside & (column < K)
-        point = read_tile(p, first, row, column, K, 1, kept, 0.0)
-        dots += point * read_tile(g, first, row, column, g_row, g_column, kept, 0.0)
-    dot = tl.sum(dots, 1)[:, None]
-    for i in range(0, BLOCKS):
-        start = (BLOCKS - 1 - i) * BLOCK
-        column = start + tl.arange(0, BLOCK)[None, :]
-        kept = inside & (column < K)
-        point = read_tile(p, first, row, column, K, 1, kept, 0.0, "evict_first")
-        gradient = read_tile(g, first, row, column, g_row, g_column, kept, 0.0, "evict_first")
-        write_gradients(
-            d_loc, d_scale, point, gradient, dot, loc, scale, key, mu0, sigma0, stats, g_log_prob, g_kl, inverse,
-            number, first, row, origin, source, start, inside,
-            loc_row, loc_column, scale_row, scale_column, m_row, m_column, s_row, s_column, n, K, stream, BLOCK,
-        )  # fmt: skip

@@ -1,4 +1,4 @@
-r"""Forward kernels: parameters to points of the simplex, in one pass over memory.
+r"""The forward kernel: parameters to points of the simplex, in one pass over memory.
 
 A row has K categories. Its scores are :math:`y = \mu + \sigma \epsilon` in the first K-1 columns and
 :math:`\tau \log \delta` in the last one (Gaussian), or :math:`\log \alpha + \epsilon` in all K (Gumbel, where ``scale``
@@ -17,10 +17,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from igr.kernels._random import GAUSSIAN, GUMBEL, exp, log, noise, reciprocal
-
-_NO_POLICY = tl.constexpr("")  # of caches
-_LOWEST = tl.constexpr(-3.4e38)  # below all scores, and finite: differences from it are no NaN
+from igr.kernels._random import GAUSSIAN, GUMBEL, exp, exp_times, log, noise, reciprocal
 
 
 @triton.jit
@@ -45,12 +42,11 @@ def read_rows(pointer, number, first, row, inside):
 
 @triton.jit
 def read_tile(
-    pointer, first, row, column, row_stride: tl.constexpr, column_stride: tl.constexpr, inside, other: tl.constexpr,
-    policy: tl.constexpr = _NO_POLICY,
+    pointer, first, row, column, row_stride: tl.constexpr, column_stride: tl.constexpr, inside, other: tl.constexpr
 ):  # fmt: skip
     """Entries as float32; the first row's address takes 64 bits, distances from it 32."""
     place = (pointer + first * row_stride) + (row * row_stride + column * column_stride)
-    return tl.load(place, mask=inside, other=other, eviction_policy=policy).to(tl.float32)
+    return tl.load(place, mask=inside, other=other).to(tl.float32)
 
 
 @triton.jit
@@ -89,17 +85,17 @@ def rounding_error(total, a, b):
 @triton.jit
 def draw_tile(loc, scale, seed, number, origin, source, start, inside, n: tl.constexpr, loc_row: tl.constexpr,
               loc_column: tl.constexpr, scale_row: tl.constexpr, scale_column: tl.constexpr, stream,
-              BLOCK: tl.constexpr, policy: tl.constexpr = _NO_POLICY):  # fmt: skip
+              BLOCK: tl.constexpr):  # fmt: skip
     """μ, σ, ε and y of some columns."""
     column = start + tl.arange(0, BLOCK)[None, :]
     drawn = inside & (column < n)
-    mu = read_tile(loc, origin, source, column, loc_row, loc_column, drawn, 0.0, policy)
+    mu = read_tile(loc, origin, source, column, loc_row, loc_column, drawn, 0.0)
     if scale is None:
         eps = noise(seed, number, start, stream, GUMBEL, BLOCK)
         return mu, 1.0, eps, mu + eps
     else:
         eps = noise(seed, number, start, stream, GAUSSIAN, BLOCK)
-        sigma = read_tile(scale, origin, source, column, scale_row, scale_column, drawn, 1.0, policy)
+        sigma = read_tile(scale, origin, source, column, scale_row, scale_column, drawn, 1.0)
         return mu, sigma, eps, tl.fma(sigma, eps, mu)
 
 
@@ -113,6 +109,18 @@ def complete(y, last, mask, first, row, column, mask_row: tl.constexpr, mask_col
         allowed = tl.load(place, mask=inside & (column < K), other=1)
         y = tl.where(allowed != 0, y, float("-inf"))
     return y
+
+
+@triton.jit
+def write_point(z, soft, p, best, first, row, column, kept, HARD: tl.constexpr, K: tl.constexpr):
+    """The point, or with ``HARD`` the vertex in column ``best``, and the point behind it if that is to be kept."""
+    place = row * K + column
+    if HARD:
+        tl.store(z + first * K + place, tl.where(column == best, 1.0, 0.0) + (p - p), mask=kept)
+        if soft is not None:
+            tl.store(soft + first * K + place, p, mask=kept)
+    else:
+        tl.store(z + first * K + place, p, mask=kept)
 
 
 @triton.jit
@@ -143,30 +151,21 @@ def forward_rows(
     below = y - tl.max(y, 1)[:, None]
     if scale is None and log_prob is not None:
         below += rounding_error(total, mu, eps)  # near-ties of large sums keep their accuracy
-    x = below * reciprocal(t)
-    p = exp(x)
+    inverse = reciprocal(t)
+    p = exp_times(below, inverse)
     mass = tl.sum(p, 1)[:, None]
     p = p * reciprocal(mass)
-    z_here, out = z + first * K, row * K + column
     kept = inside & (column < K)
+    best = row
     if HARD:
         # the threshold is zero, whatever δ is
         score = complete(total, 0.0, mask, first, row, column, mask_row, mask_column, n, K, inside)
         best = tl.argmax(score, 1)[:, None]
-        tl.store(z_here + out, tl.where(column == best, 1.0, 0.0) + (p - p), mask=kept)
-        if soft is not None:
-            tl.store(soft + first * K + out, p, mask=kept)
-    else:
-        tl.store(z_here + out, p, mask=kept)
+    write_point(z, soft, p, best, first, row, column, kept, HARD, K)
     drawn = column < n
     if log_prob is not None:
-        log_z = tl.sum(tl.where(column < K, x, 0.0), 1)[:, None] - K * log(mass)
-        if scale is None:
-            energy = tl.sum(tl.where(drawn, eps, 0.0), 1)[:, None]
-            energy += K * log(tl.sum(tl.where(drawn, exp(-eps), 0.0), 1)[:, None])
-        else:
-            energy = tl.sum(tl.where(drawn, 0.5 * eps * eps + log(sigma), 0.0), 1)[:, None]
-        tl.store(log_prob + first + row, constant + (K - 1) * log(t) - energy - log_z, mask=inside)
+        x = tl.where(column < K, below * inverse, 0.0)
+        _density_rows(log_prob, x, eps, sigma, mass, t, constant, first, row, drawn, inside, K, scale is None)
     if kl is not None:
         if scale is None:
             _categorical_rows(kl, stats, mu, mu0, first, row, origin, source, column, m_row, m_column, inside, K)
@@ -175,6 +174,20 @@ def forward_rows(
                 mu, sigma, mu0, sigma0, origin, source, column, m_row, m_column, s_row, s_column, inside & drawn
             )
             tl.store(kl + first + row, tl.sum(tl.where(drawn, part, 0.0), 1)[:, None], mask=inside)
+
+
+@triton.jit
+def _density_rows(
+    log_prob, x, eps, sigma, mass, tau, constant, first, row, drawn, inside, K: tl.constexpr, gumbel: tl.constexpr
+):  # fmt: skip
+    """Equation 6, or the density of the softmax++, by the noise of the sample and the powers x of its entries."""
+    log_z = tl.sum(x, 1)[:, None] - K * log(mass)
+    if gumbel:
+        energy = tl.sum(tl.where(drawn, eps, 0.0), 1)[:, None]
+        energy += K * log(tl.sum(tl.where(drawn, exp(-eps), 0.0), 1)[:, None])
+    else:
+        energy = tl.sum(tl.where(drawn, 0.5 * eps * eps + log(sigma), 0.0), 1)[:, None]
+    tl.store(log_prob + first + row, constant + (K - 1) * log(tau) - energy - log_z, mask=inside)
 
 
 @triton.jit
@@ -198,139 +211,3 @@ def _categorical_rows(
     if stats is not None:
         tl.store(stats + 2 * first + 2 * row, top + log(mass), mask=inside)
         tl.store(stats + 2 * first + 2 * row + 1, mean + top - top_b, mask=inside)
-
-
-@triton.jit
-def merge(top, mass, y, inverse_tau):
-    """Σ exp(y / τ) so far, as a largest score and a mass relative to it, each lane for itself."""
-    d = (y - top) * inverse_tau
-    e = exp(-tl.abs(d))
-    return tl.maximum(top, y), tl.where(d > 0, mass * e + 1.0, mass + e)
-
-
-@triton.jit
-def collect(top, mass, inverse_tau):
-    """The lanes of :func:`merge` as one."""
-    overall = tl.max(top, 1)[:, None]
-    return overall, tl.sum(mass * exp((top - overall) * inverse_tau), 1)[:, None]
-
-
-@triton.jit
-def forward_split(
-    z, soft, log_prob, kl, stats, loc, scale, seed, tau_rows, delta_rows, mask, mu0, sigma0,
-    loc_row: tl.constexpr, loc_column: tl.constexpr, scale_row: tl.constexpr, scale_column: tl.constexpr,
-    m_row: tl.constexpr, m_column: tl.constexpr, s_row: tl.constexpr, s_column: tl.constexpr,
-    mask_row: tl.constexpr, mask_column: tl.constexpr, tau, log_delta, constant, rows, period, stream,
-    n: tl.constexpr, K: tl.constexpr,
-    REPEATS: tl.constexpr, HARD: tl.constexpr, PARK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """One row for each program, in two sweeps over its columns: mass, then probabilities.
-
-    Scores wait for the second sweep in the memory of the result where it is float32 (``PARK``); half precisions cannot
-    hold them, and there they are made anew. The second sweep goes backwards, to what caches have seen last.
-    """
-    first, row, inside = rows_here(rows, True, 1)
-    number = first + row
-    source, origin = row, first
-    if REPEATS:
-        source, origin = number % period, 0
-    key = tl.load(seed)
-    t = read_rows(tau_rows, tau, first, row, inside)
-    inverse = reciprocal(t)
-    last = last_score(delta_rows, log_delta, t, first, row, inside)
-    z_here = z + first * K
-    park = z_here
-    if HARD and soft is not None:
-        park = soft + first * K
-    pivot = tl.load(loc + origin * loc_row + source * loc_row).to(tl.float32)
-    pivot = tl.where(pivot > float("-inf"), pivot, 0.0)  # sums of scores are taken from here
-    top, mass = tl.full((1, BLOCK), _LOWEST, tl.float32), tl.zeros((1, BLOCK), tl.float32)
-    best, where = tl.full((1, BLOCK), float("-inf"), tl.float32), tl.zeros((1, BLOCK), tl.int32)
-    sum_y, energy, exponentials = mass, mass, mass
-    divergence, top_a, mass_a, ratio_a = mass, top, mass, mass
-    top_b, mass_b = top, mass
-    for i in range(0, BLOCKS):
-        start = i * BLOCK
-        column = start + tl.arange(0, BLOCK)[None, :]
-        drawn, kept = column < n, column < K
-        mu, sigma, eps, raw = draw_tile(
-            loc, scale, key, number, origin, source, start, inside,
-            n, loc_row, loc_column, scale_row, scale_column, stream, BLOCK, "evict_first" if PARK else "",
-        )  # fmt: skip
-        y = complete(raw, last, mask, first, row, column, mask_row, mask_column, n, K, inside)
-        top, mass = merge(top, mass, y, inverse)
-        if PARK:
-            tl.store(park + column, y, mask=inside & kept)
-        if HARD:
-            score = complete(raw, 0.0, mask, first, row, column, mask_row, mask_column, n, K, inside)
-            where = tl.where(score > best, column, where)
-            best = tl.maximum(best, score)
-        if log_prob is not None:
-            sum_y += tl.where(kept, y - pivot, 0.0)
-            if scale is None:
-                energy += tl.where(drawn, eps, 0.0)
-                exponentials += tl.where(drawn, exp(-eps), 0.0)
-            else:
-                energy += tl.where(drawn, 0.5 * eps * eps + log(sigma), 0.0)
-        if kl is not None:
-            if scale is None:
-                a = tl.where(kept, mu, float("-inf"))
-                b = tl.where(kept, 0.0, float("-inf"))
-                if mu0 is not None:
-                    b = read_tile(mu0, origin, source, column, m_row, m_column, inside & kept, float("-inf"))
-                ratio = tl.where(a > float("-inf"), (a - pivot) - b, 0.0)
-                d = a - top_a
-                e = exp(-tl.abs(d))
-                ratio_a = tl.where(d > 0, ratio_a * e + ratio, ratio_a + tl.where(e > 0, e * ratio, 0.0))
-                top_a, mass_a = merge(top_a, mass_a, a, 1.0)
-                top_b, mass_b = merge(top_b, mass_b, b, 1.0)
-            else:
-                part = gaussian_kl(
-                    mu, sigma, mu0, sigma0, origin, source, column, m_row, m_column, s_row, s_column, inside & drawn
-                )
-                divergence += tl.where(drawn, part, 0.0)
-    lanes = top_a
-    top, mass = collect(top, mass, inverse)
-    one = tl.zeros((1, 1), tl.int32)
-    if HARD:
-        score = tl.max(best, 1)[:, None]
-        one = tl.min(tl.where(best == score, where, K), 1)[:, None].to(tl.int32)
-    if log_prob is not None:
-        log_z = (tl.sum(sum_y, 1)[:, None] - K * (top - pivot)) * inverse - K * log(mass)
-        energy = tl.sum(energy, 1)[:, None]
-        if scale is None:
-            energy += K * log(tl.sum(exponentials, 1)[:, None])
-        tl.store(log_prob + first + row, constant + (K - 1) * log(t) - energy - log_z, mask=inside)
-    if kl is not None:
-        if scale is None:
-            top_a, mass_a = collect(top_a, mass_a, 1.0)
-            top_b, mass_b = collect(top_b, mass_b, 1.0)
-            mean = tl.sum(ratio_a * exp(lanes - top_a), 1)[:, None] / mass_a  # of a - pivot - b
-            divided = (mean - (top_a - pivot) + top_b) - log(mass_a) + log(mass_b)
-            tl.store(kl + first + row, divided, mask=inside)
-            if stats is not None:
-                tl.store(stats + 2 * first + 2 * row, top_a + log(mass_a), mask=inside)
-                tl.store(stats + 2 * first + 2 * row + 1, mean + pivot, mask=inside)
-        else:
-            tl.store(kl + first + row, tl.sum(divergence, 1)[:, None], mask=inside)
-    tl.debug_barrier()  # parked scores were written by other threads
-    scale_down = reciprocal(mass)
-    for i in range(0, BLOCKS):
-        start = (BLOCKS - 1 - i) * BLOCK
-        column = start + tl.arange(0, BLOCK)[None, :]
-        kept = inside & (column < K)
-        if PARK:
-            y = tl.load(park + column, mask=kept, other=float("-inf"))
-        else:
-            mu, sigma, eps, raw = draw_tile(
-                loc, scale, key, number, origin, source, start, inside,
-                n, loc_row, loc_column, scale_row, scale_column, stream, BLOCK,
-            )  # fmt: skip
-            y = complete(raw, last, mask, first, row, column, mask_row, mask_column, n, K, inside)
-        p = exp((y - top) * inverse) * scale_down
-        if HARD:
-            tl.store(z_here + column, tl.where(column == one, 1.0, 0.0) + (p - p), mask=kept)
-            if soft is not None:
-                tl.store(park + column, p, mask=kept)
-        else:
-            tl.store(z_here + column, p, mask=kept)

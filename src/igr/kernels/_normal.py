@@ -14,7 +14,7 @@ import math
 import triton
 import triton.language as tl
 
-from igr.kernels._random import exp, reciprocal
+from igr.kernels._random import exp, log, reciprocal
 
 ROOT = tl.constexpr(1 / math.sqrt(2 * math.pi))  # φ(0)
 
@@ -32,6 +32,19 @@ P6 = tl.constexpr(-0.03171722590923309)
 P7 = tl.constexpr(0.0955967828631401)
 P8 = tl.constexpr(-0.0808771401643753)
 P9 = tl.constexpr(0.019781969487667084)
+
+# E(u) = φ(u) / Φ(-u) - u = t R(t), which falls from 2 φ(0) to 1 / u: R in the same way. Its largest relative error is
+# 6e-7, and 7e-7 with roundings.
+R0 = tl.constexpr(0.24999986845378108)
+R1 = tl.constexpr(0.24999136577063946)
+R2 = tl.constexpr(0.21952024895538977)
+R3 = tl.constexpr(0.1412561145801212)
+R4 = tl.constexpr(0.20172675543881588)
+R5 = tl.constexpr(-0.6119876317975579)
+R6 = tl.constexpr(1.5067599625375587)
+R7 = tl.constexpr(-2.483418352501379)
+R8 = tl.constexpr(1.7771929653314085)
+R9 = tl.constexpr(-0.4531572403619647)
 
 
 @triton.jit
@@ -68,6 +81,27 @@ def log_ndtr(z):
 
 
 @triton.jit
+def tail(z):
+    """q(z) = log Φ(z) + min(z, 0)² / 2 and q'(z): :func:`igr._winner.tail`, with a relative error of 1e-6."""
+    u = tl.abs(z)
+    t = reciprocal(1.0 + 0.25 * u)
+    p = t * R9 + R8
+    p = p * t + R7
+    p = p * t + R6
+    p = p * t + R5
+    p = p * t + R4
+    p = p * t + R3
+    p = p * t + R2
+    p = p * t + R1
+    p = p * t + R0
+    left = p * t  # φ(u) / Φ(-u) - u
+    h = ROOT * reciprocal(u + left)
+    density = exp(-0.5 * u * u)
+    c = tl.where(z < 0, h, 1.0 - h * density)
+    return log(c), tl.where(z < 0, left, ROOT * density * reciprocal(c))
+
+
+@triton.jit
 def log1p(x):
     """log(1 + x), x >= 0: what the sum loses is added to its logarithm."""
     total = 1.0 + x
@@ -76,8 +110,8 @@ def log1p(x):
 
 @triton.jit
 def expm1(x):
-    """exp(x) - 1, x >= 0: by its series below a half, where the difference would cancel."""
-    y = tl.minimum(x, 0.5)
+    """exp(x) - 1: by its series within a half of zero, where the difference would cancel."""
+    y = tl.minimum(tl.maximum(x, -0.5), 0.5)
     p = y * (1 / 40320) + (1 / 5040)
     p = p * y + (1 / 720)
     p = p * y + (1 / 120)
@@ -85,4 +119,4 @@ def expm1(x):
     p = p * y + (1 / 6)
     p = p * y + 0.5
     p = p * y + 1.0
-    return tl.where(x < 0.5, p * y, exp(x) - 1.0)
+    return tl.where(tl.abs(x) < 0.5, p * y, exp(x) - 1.0)

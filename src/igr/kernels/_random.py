@@ -51,11 +51,17 @@ def log2(x):
 @triton.jit
 def exp(x):
     """Of natural base; what is below the smallest normal number is zero."""
+    return exp_times(x, 1.0)
+
+
+@triton.jit
+def exp_times(x, rate):
+    """exp(x * rate), with one multiplication for every x."""
     if _HARDWARE:
-        x = x * _PER_LOG_2
+        x = x * (rate * _PER_LOG_2)
         return tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
     else:
-        return tl.exp(x)
+        return tl.exp(x * rate)
 
 
 @triton.jit
@@ -93,14 +99,15 @@ def _cos_sin(angle):
 @triton.jit
 def _unit(word):
     """A number in (0, 1], with as many digits near zero as a float has: 2^-33 is the smallest."""
-    return (word.to(tl.float32) + 0.5) * _ULP
+    return tl.fma(word.to(tl.float32), _ULP, 0.5 * _ULP)
 
 
 @triton.jit
 def _normal_pair(a, b):
     """Box and Muller (1958)."""
+    unit = (a.to(tl.float32) + 0.5) * _ULP  # in two steps: with one, the compiler has fewer loads under way beside it
     # the logarithm of a number just below one may come out above zero by its rounding
-    radius = _sqrt(tl.maximum(log2(_unit(a)) * -_LOG_4, 0.0))
+    radius = _sqrt(tl.maximum(log2(unit) * -_LOG_4, 0.0))
     cos, sin = _cos_sin(b.to(tl.int32, bitcast=True).to(tl.float32) * _TURN)
     return radius * cos, radius * sin
 

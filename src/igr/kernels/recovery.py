@@ -3,7 +3,9 @@ r"""Proposition 2 in one pass over the parameters: the probabilities of IGR-I, a
 With :math:`F = \prod_j \Phi(z_j)` and :math:`z_j = (t - \mu_j) / \sigma_j` the integrals are those of
 :math:`F \phi(z_k) / \Phi(z_k)`. From the start of the window on, F is at least about 1e-19, so that in
 float32 products do instead of sums of logarithms. The other factor may underflow; it is :math:`e^{-z_k^2 / 2}` for
-positive :math:`z_k`, and is taken relative to its value at the first node, where it is largest.
+positive :math:`z_k`, and is taken relative to its value at the first node, where it is largest. The exponent of that is
+a product, :math:`(z - z_1)(z + z_1) / 2`: a difference of squares would be that of their roundings, which is hundreds
+where :math:`z_1` is 1e5, and not zero at the first node if a compiler fuses one of them with the subtraction.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -152,22 +154,15 @@ def _at_node(x, start, a, span, per):
 
 
 @triton.jit
-def _largest_exponent(x, start, a, span, per):
-    """max(z, 0)² at the first node: that of exp(-z² / 2), as large as it gets."""
-    _, z = _at_node(x, start, a, span, per)
-    positive = tl.maximum(z, 0.0)
-    return positive * positive
-
-
-@triton.jit
-def _cdf_and_rest(z, first, valid, LOGS: tl.constexpr):
-    """F, (ROWS, 1), and φ(z) / Φ(z), but for a constant, as it is and relative to the first node."""
+def _cdf_and_rest(z, positive_first, step, valid, LOGS: tl.constexpr):
+    """F, (ROWS, 1), and φ(z) / Φ(z), but for a constant, as it is and relative to the first node, ``step`` before z."""
     c, e = factors(z)
     positive, negative = tl.maximum(z, 0.0), tl.minimum(z, 0.0)
     fall = tl.sum(tl.where(valid, negative * negative, 0.0), axis=1, keep_dims=True)
     F = exp(-0.5 * fall) * _product(tl.where(valid, c, 1.0), LOGS)
     per_c = reciprocal(c)
-    return F, e * per_c, exp(0.5 * (first - positive * positive)) * per_c
+    gap = tl.minimum(step, positive)  # from the first node on, or from zero
+    return F, e * per_c, exp(-0.5 * gap * (positive + positive_first)) * per_c
 
 
 @triton.jit
@@ -185,7 +180,7 @@ def _normaliser(log_mass, last, valid):
 # sake of loads and stores, and every sum over columns takes shuffles; not knowing it, it gives each lane a row.
 
 
-@triton.jit(do_not_specialize=["step"])
+@triton.jit(do_not_specialize=["rows", "step"])
 def _forward(
     mu_ptr, sigma_ptr, x_ptr, w_ptr, log_p_ptr, sums_ptr, window_ptr, rows, step,
     WIDTH: tl.constexpr, NODES: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, LOGS: tl.constexpr,
@@ -196,17 +191,18 @@ def _forward(
     at, row_at = row * WIDTH + column * step, row * (WIDTH + 1)
     mu = tl.load(mu_ptr + at, mask=valid & inside, other=0.0)
     sigma = tl.load(sigma_ptr + at, mask=valid & inside, other=1.0)
-    per = 1.0 / sigma
+    per = tl.div_rn(1.0, sigma)  # an error of z is one of z² times as much in the logarithm of a small probability
     t0, width, a = _window(mu, sigma, per, valid)
     span = log1p(width / a)
     start = t0 - mu
-    first = _largest_exponent(tl.load(x_ptr), start, a, span, per)
+    growth_first, z_first = _at_node(tl.load(x_ptr), start, a, span, per)
+    first = tl.maximum(z_first, 0.0)
     sums = tl.zeros([ROWS, COLUMNS], tl.float32)
     for q in range(NODES):
         growth, z = _at_node(tl.load(x_ptr + q), start, a, span, per)
-        F, _mills, rest = _cdf_and_rest(z, first, valid, LOGS)
+        F, _mills, rest = _cdf_and_rest(z, first, a * (growth - growth_first) * per, valid, LOGS)
         sums += tl.load(w_ptr + q) * (1.0 + growth) * F * rest
-    log_mass = tl.log(sums) + tl.log(a * span * ROOT * per) - 0.5 * first
+    log_mass = tl.log(sums) + tl.log(a * span * ROOT * per) - 0.5 * first * first
     last = tl.sum(tl.where(valid, log_ndtr(-mu * per), 0.0), axis=1, keep_dims=True)
     top, log_total = _normaliser(log_mass, last, valid)
     tl.store(log_p_ptr + row_at + column * step, log_mass - top - log_total, mask=valid & inside)
@@ -217,7 +213,7 @@ def _forward(
     tl.store(window_ptr + row * 3 + 2, span, mask=inside)
 
 
-@triton.jit(do_not_specialize=["step"])
+@triton.jit(do_not_specialize=["rows", "step"])
 def _backward(
     gradient_ptr, mu_ptr, sigma_ptr, x_ptr, w_ptr, log_p_ptr, sums_ptr, window_ptr, d_mu_ptr, d_sigma_ptr, rows, step,
     WIDTH: tl.constexpr, NODES: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, LOGS: tl.constexpr,
@@ -228,7 +224,7 @@ def _backward(
     valid, inside = column < WIDTH, row < rows
     at, row_at = row * WIDTH + column * step, row * (WIDTH + 1)
     mu = tl.load(mu_ptr + at, mask=valid & inside, other=0.0)
-    per = 1.0 / tl.load(sigma_ptr + at, mask=valid & inside, other=1.0)
+    per = tl.div_rn(1.0, tl.load(sigma_ptr + at, mask=valid & inside, other=1.0))
     t0 = tl.load(window_ptr + row * 3, mask=inside, other=0.0)
     a = tl.load(window_ptr + row * 3 + 1, mask=inside, other=1.0)
     span = tl.load(window_ptr + row * 3 + 2, mask=inside, other=1.0)
@@ -241,11 +237,12 @@ def _backward(
     g = (g - total * p) / tl.load(sums_ptr + at, mask=valid & inside, other=1.0)
     g_last = g_last - total * p_last
     start = t0 - mu
-    first = _largest_exponent(tl.load(x_ptr), start, a, span, per)
+    growth_first, z_first = _at_node(tl.load(x_ptr), start, a, span, per)
+    first = tl.maximum(z_first, 0.0)
     d_mu, d_sigma = tl.zeros([ROWS, COLUMNS], tl.float32), tl.zeros([ROWS, COLUMNS], tl.float32)
     for q in range(NODES):
         growth, z = _at_node(tl.load(x_ptr + q), start, a, span, per)
-        F, mills, rest = _cdf_and_rest(z, first, valid, LOGS)
+        F, mills, rest = _cdf_and_rest(z, first, a * (growth - growth_first) * per, valid, LOGS)
         weights = g * (tl.load(w_ptr + q) * (1.0 + growth) * F * rest)
         mills = mills * ROOT
         d_z = weights * (z + mills) - mills * tl.sum(tl.where(valid, weights, 0.0), axis=1, keep_dims=True)

@@ -14,11 +14,12 @@ import torch
 import triton
 from torch import Tensor
 
-from igr.kernels._backward import backward_rows, backward_split
-from igr.kernels._forward import forward_rows, forward_split
+from igr.kernels._backward import backward_rows
+from igr.kernels._forward import forward_rows
+from igr.kernels._parts import FIELDS, FIRST, SECOND, WHOLE, backward_parts, forward_parts
 from igr.kernels._random import write_noise
 
-LONGEST = 16384  # columns of a row that is held whole
+LONGEST = 16384  # columns of a row that one program has
 
 
 class Tiling(NamedTuple):
@@ -32,7 +33,7 @@ class Tiling(NamedTuple):
 def tiling(K: int, backward: bool) -> Tiling:
     """The table of tiles, by the number of categories: measured, not derived."""
     if K > LONGEST:
-        return Tiling(1, 4096, 32)
+        return Tiling(1, 4096, 8)
     block = max(4, triton.next_power_of_2(K))
     if block <= 64:
         return Tiling(2048 // block, block, 4)
@@ -93,15 +94,15 @@ def forward(
         row.new_empty(rows, 2) if kl and keep and scale is None else None,
     )
     constant = math.lgamma(K) if scale is None else -0.5 * n * math.log(2 * math.pi)
-    tile = tiling(K, backward=False)
     arguments = [
         *out, loc, scale, seed, scalars.tau_rows, scalars.delta_rows, _bytes(mask), mu0, sigma0,
         *_strides(loc, scale, mu0, sigma0, mask), scalars.tau, math.log(scalars.delta), constant,
         rows, loc.shape[0], _stream(loc), n, K, rows != loc.shape[0], hard,
     ]  # fmt: skip
     if K > LONGEST:
-        arguments.append(out.z.dtype == torch.float32)
-    _launch(forward_split if K > LONGEST else forward_rows, tile, rows, K, loc, arguments)
+        _launch_parts(forward_parts, tiling(K, backward=False), rows, K, loc, arguments, FIELDS)
+    else:
+        _launch(forward_rows, tiling(K, backward=False), rows, loc, arguments)
     return out
 
 
@@ -132,7 +133,10 @@ def backward(
         d_loc, d_scale, p, g, loc, scale, seed, scalars.tau_rows, mu0, sigma0, stats, g_log_prob, g_kl,
         *_strides(g, loc, scale, mu0, sigma0), scalars.tau, rows, period, _stream(p), n, K, rows != period,
     ]  # fmt: skip
-    _launch(backward_split if K > LONGEST else backward_rows, tiling(K, backward=True), rows, K, p, arguments)
+    if K > LONGEST:
+        _launch_parts(backward_parts, tiling(K, backward=True), rows, K, p, arguments, 1)
+    else:
+        _launch(backward_rows, tiling(K, backward=True), rows, p, arguments)
     return d_loc, d_scale
 
 
@@ -149,12 +153,36 @@ def noise(seed: Tensor, rows: int, columns: int, *, gumbel: bool, stream: int | 
     return eps
 
 
-def _launch(kernel: Any, tile: Tiling, rows: int, K: int, like: Tensor, arguments: list[Any]) -> None:
+def _launch(kernel: Any, tile: Tiling, rows: int, like: Tensor, arguments: list[Any]) -> None:
+    """Programs of whole rows."""
     if rows == 0:
         return
-    sizes = (triton.cdiv(K, tile.block),) if K > LONGEST else (rows % tile.rows == 0, tile.rows)
+    sizes = rows % tile.rows == 0, tile.rows, tile.block
     with _on(like):
-        kernel[(triton.cdiv(rows, tile.rows),)](*arguments, *sizes, tile.block, num_warps=tile.num_warps)
+        kernel[(triton.cdiv(rows, tile.rows),)](*arguments, *sizes, num_warps=tile.num_warps)
+
+
+def _launch_parts(
+    kernel: Any, tile: Tiling, rows: int, K: int, like: Tensor, arguments: list[Any], fields: int
+) -> None:
+    """Programs of parts of rows, which meet where they can."""
+    if rows == 0:
+        return
+    parts = triton.cdiv(K, tile.block)
+    board = like.new_empty(fields, rows, parts, dtype=torch.float32)
+    meet = _all_run(parts, like)
+    arrived = like.new_zeros(rows, dtype=torch.int32) if meet else None
+    sizes = parts, triton.next_power_of_2(parts), tile.block
+    with _on(like):
+        for half in (WHOLE,) if meet else (FIRST, SECOND):
+            kernel[(rows * parts,)](*arguments, board, arrived, half, *sizes, num_warps=tile.num_warps)
+
+
+def _all_run(parts: int, like: Tensor) -> bool:
+    """Whether there is room for all programs of a row at the same time, even if others have half of the device."""
+    if triton.knobs.runtime.interpret:
+        return False
+    return 2 * parts <= torch.cuda.get_device_properties(like.device).multi_processor_count
 
 
 def _on(like: Tensor) -> contextlib.AbstractContextManager[Any]:
