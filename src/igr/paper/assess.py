@@ -19,7 +19,7 @@ from torch import Tensor
 
 from igr import kernels
 from igr.kl import categorical_kl
-from igr.paper.ais import log_likelihood_ais
+from igr.paper.ais import Conditional, log_likelihood_ais
 from igr.paper.evaluate import (
     Scores,
     distribution_function,
@@ -156,8 +156,18 @@ def _ground_truth(members: _Members, x: Tensor, generator: torch.Generator) -> M
 
     bound = log_likelihood(score(log_q, uniform(log_q), log_px, budget.m, generator=generator))
     sizes = budget.ais_chains, budget.ais_temperatures
-    truth = log_likelihood_ais(log_q, uniform(log_q), log_px, *sizes, generator=generator)
+    conditional = _conditional(vae, x)
+    truth = log_likelihood_ais(log_q, uniform(log_q), log_px, *sizes, generator=generator, conditional=conditional)
     return {"log_likelihood_ais": truth, "log_likelihood_subset": bound}
+
+
+def _conditional(vae: EnsembleVae, x: Tensor) -> Conditional | None:
+    """A faster way through the sweeps of annealing, where there is one."""
+    if not kernels.usable(x):
+        return None
+    from igr.paper.ais_kernels import conditional_of
+
+    return conditional_of(vae, x)
 
 
 def _table_deviation(members: _Members, x: Tensor, generator: torch.Generator) -> Metrics:

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from igr._checks import broadcast, check_parameter, check_range, check_tensor, describe, widen
-from igr.distributions import Relaxation
+from igr.distributions import InvertibleGaussian, Relaxation
+from igr.functional import fusible
 from igr.kl import categorical_kl
 
 __all__ = [
@@ -84,15 +85,37 @@ def frequency_table(
     if num_samples < 1:
         raise ValueError(f"num_samples must be at least 1, got {num_samples}")
     check_range("mix", mix, at_most=1.0)
-    shape = q.batch_shape + q.event_shape
-    counts = torch.zeros(shape, dtype=torch.int64, device=q._like.device)
+    counts = _counts_by_kernel(q, num_samples, generator)
+    if counts is None:
+        counts = _counts(q, num_samples, generator)
+    probs = (1 - mix) * (counts.double() / num_samples) + mix / counts.shape[-1]
+    probs = probs.masked_fill(~counts.any(-1, keepdim=True), math.nan)
+    return probs.log().to(widen(q._like).dtype)
+
+
+def _counts(q: Relaxation, num_samples: int, generator: torch.Generator | None) -> Tensor:
+    """How many draws have each category, ``(*, K)``; none where scores are NaN, which h(y) has no word for."""
+    counts = torch.zeros(q.batch_shape + q.event_shape, dtype=torch.int64, device=q._like.device)
     size = at_once(counts, 2**20)
     for start in range(0, num_samples, size):  # the relaxed samples, of which h(y) does not ask, are not computed
         scores = q._scores((min(size, num_samples - start),), generator)
         counts += q._harden(scores).sum(0, dtype=torch.float32).long()  # exact: whole numbers below 2^24
-    probs = (1 - mix) * (counts.double() / num_samples) + mix / shape[-1]
-    probs = probs.masked_fill(scores[-1].isnan().any(-1, keepdim=True), math.nan)  # which h(y) has no word for
-    return probs.log().to(widen(q._like).dtype)
+    return counts.masked_fill(scores[-1].isnan().any(-1, keepdim=True), 0)
+
+
+def _counts_by_kernel(q: Relaxation, num_samples: int, generator: torch.Generator | None) -> Tensor | None:
+    """The same by a kernel, where one can, but none where parameters are infinite as well."""
+    if type(q) is not InvertibleGaussian:
+        return None
+    *maps, _ = q.maps
+    tensors = [q.loc, q.scale, *(x for part in maps for x in vars(part).values() if isinstance(x, Tensor))]
+    if any(x.dtype != torch.float32 for x in tensors) or not fusible(generator, tensors):
+        return None
+    from igr.paper import table_kernels
+
+    if not table_kernels.serves(maps, q.event_shape[-1]):
+        return None
+    return table_kernels.count(q.loc, q.scale, maps, num_samples, generator=generator)
 
 
 def sample_categories(
