@@ -37,6 +37,14 @@ def test_affine(sizes, relu):
     torch.testing.assert_close(affine(strided, w, b, False, "ieee").double(), expected, rtol=1e-5, atol=1e-4)
 
 
+def test_nan_is_not_lost():
+    x, w, b = some(2, 5, 7), some(2, 7, 6), some(2, 1, 6)
+    w[1, 2, 3] = torch.nan
+    out = affine(x, w, b, True, "ieee")
+    assert out[1, :, 3].isnan().all()
+    assert out[0].isfinite().all()
+
+
 @pytest.mark.parametrize("sizes", SIZES)
 def test_gradient_of_the_input(sizes):
     E, rows, i, o = sizes

@@ -17,7 +17,7 @@ __all__ = ["fast"]
 P = ParamSpec("P")
 R = TypeVar("R")
 
-VARIANTS = 64  # of a function, by shapes and options, in one process
+VARIANTS = 256  # of a function, by shapes and options, in one process
 
 
 def fast(function: Callable[P, R], like: Tensor) -> Callable[P, R]:

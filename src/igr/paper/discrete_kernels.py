@@ -106,7 +106,8 @@ def _layer_kernel(
     acc = _product(
         h + e * rows * width, w0 + weights, w1 + weights, w2 + weights, r, rows, o, NI, NO, K, BM, BN, BK
     )  # fmt: skip
-    acc = tl.maximum(acc + tl.load(b + e * NO + o, mask=o < NO, other=0.0)[None, :], 0.0)
+    acc += tl.load(b + e * NO + o, mask=o < NO, other=0.0)[None, :]
+    acc = tl.where(acc <= 0, 0.0, acc)  # a maximum would lose NaN
     inside = (r[:, None] < rows) & (o[None, :] < NO)
     tl.store(y + e * rows * NO + r[:, None] * NO + o[None, :], acc, mask=inside)
 
@@ -155,9 +156,10 @@ def draw(cdf: Tensor, log_q: Tensor, log_p: Tensor, num_samples: int, generator:
     log_qz, log_pz = (torch.empty(num_samples, E, B, dtype=torch.float64, device=device) for _ in range(2))
     BS, BN = 8, triton.next_power_of_2(N)
     tables = (each.contiguous() for each in (cdf, log_q, log_p))
-    _draw_kernel[(E * B, triton.cdiv(num_samples, BS))](
-        *tables, seed, index, log_qz, log_pz, num_samples, B, E * B, device.index or 0, N, K, BS, BN, num_warps=2
-    )
+    with torch.cuda.device_of(log_q):  # launches go to the current one
+        _draw_kernel[(E * B, triton.cdiv(num_samples, BS))](
+            *tables, seed, index, log_qz, log_pz, num_samples, B, E * B, device.index or 0, N, K, BS, BN, num_warps=2
+        )
     return Drawn(index, log_qz, log_pz)
 
 
@@ -175,7 +177,8 @@ def log_likelihoods(x: Tensor, index: Tensor, weights: Sequence[Tensor], biases:
     pieces, hidden = [_pieces(w) for w in weights], sum(w.shape[2] for w in weights[:-1])
     x = x if x.stride()[1:] == (x.shape[-1], 1) else x.contiguous()
     size = S if not hidden else max(1, HIDDEN_NUMBERS // (E * B * hidden))
-    parts = [_decoded(x, index[:, start : start + size], pieces, biases, K) for start in range(0, S, size)]
+    with torch.cuda.device_of(x):  # launches go to the current one
+        parts = [_decoded(x, index[:, start : start + size], pieces, biases, K) for start in range(0, S, size)]
     return torch.cat(parts)
 
 

@@ -50,7 +50,7 @@ def _affine_kernel(
         acc = tl.dot(a, c, acc, input_precision=PRECISION)
     acc += tl.load(b + e * NO + o, mask=o < NO, other=0.0)[None, :]
     if RELU:
-        acc = tl.maximum(acc, 0.0)
+        acc = tl.where(acc <= 0, 0.0, acc)  # a maximum would lose NaN
     tl.store(y + e * rows * NO + r[:, None] * NO + o[None, :], acc, mask=(r[:, None] < rows) & fits)
 
 
@@ -155,23 +155,11 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor, relu: bool, precision: str) 
     y = x.new_empty(E, rows, NO)
     BM, BN, BK, warps, stages = TILES["affine"]
     grid = (triton.cdiv(NO, BN), triton.cdiv(rows, BM), E)
-    _affine_kernel[grid](
-        x,
-        weight,
-        bias,
-        y,
-        rows,
-        *x.stride()[:2],
-        NI,
-        NO,
-        BM,
-        BN,
-        BK,
-        relu,
-        precision,
-        num_warps=warps,
-        num_stages=stages,
-    )
+    with torch.cuda.device_of(x):  # launches go to the current one
+        _affine_kernel[grid](
+            x, weight, bias, y, rows, *x.stride()[:2], NI, NO, BM, BN, BK, relu, precision,
+            num_warps=warps, num_stages=stages,
+        )  # fmt: skip
     return y
 
 
@@ -182,17 +170,19 @@ def affine_input_gradient(dy: Tensor, weight: Tensor, precision: str, relu: Tens
     dx = dy.new_empty(E, rows, NI)
     BM, BN, BK, warps, stages = TILES["input"]
     grid = (triton.cdiv(NI, BN), triton.cdiv(rows, BM), E)
-    _input_gradient_kernel[grid](
-        dy, weight, dy if relu is None else relu, dx, rows, *dy.stride()[:2], NI, NO, BM, BN, BK,
-        relu is not None, precision, num_warps=warps, num_stages=stages,
-    )  # fmt: skip
+    with torch.cuda.device_of(dy):  # launches go to the current one
+        _input_gradient_kernel[grid](
+            dy, weight, dy if relu is None else relu, dx, rows, *dy.stride()[:2], NI, NO, BM, BN, BK,
+            relu is not None, precision, num_warps=warps, num_stages=stages,
+        )  # fmt: skip
     return dx
 
 
 def adam_sizes(step: Tensor, rate: Tensor, betas: tuple[float, float]) -> Tensor:
     """The two numbers that a step of Adam needs beside its gradients, from how many steps it makes and the rate."""
     sizes = torch.empty(2, dtype=torch.float32, device=step.device)
-    _sizes_kernel[(1,)](step, rate, sizes, *(math.log(beta) for beta in betas))
+    with torch.cuda.device_of(step):  # launches go to the current one
+        _sizes_kernel[(1,)](step, rate, sizes, *(math.log(beta) for beta in betas))
     return sizes
 
 
@@ -223,10 +213,11 @@ def adam_product(
     BI, BO, BR, warps, stages = TILES["adam"]
     grid = (triton.cdiv(NO, BO), triton.cdiv(NI, BI), E)
     strides = (x.stride(0), dy.stride(0), x.stride(1), dy.stride(1))  # of rows as constants, whose factors are known
-    _adam_kernel[grid](
-        x, dy, *weight, *bias, sizes, *strides, rows, *betas, eps, NI, NO, BI, BO, BR, precision,
-        num_warps=warps, num_stages=stages,
-    )  # fmt: skip
+    with torch.cuda.device_of(x):  # launches go to the current one
+        _adam_kernel[grid](
+            x, dy, *weight, *bias, sizes, *strides, rows, *betas, eps, NI, NO, BI, BO, BR, precision,
+            num_warps=warps, num_stages=stages,
+        )  # fmt: skip
 
 
 def _rowwise(x: Tensor) -> Tensor:

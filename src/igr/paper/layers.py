@@ -26,9 +26,10 @@ def layers(h: Tensor, weights: Iterable[Tensor], biases: Iterable[Tensor], facto
         h: what the first one is given.
         weights: ``(E, in, out)`` each.
         biases: ``(E, 1, out)`` each.
-        factors: where gradients of weights and biases are left, if they are not to be computed.
+        factors: where gradients of weights and biases are left, if they are not to be computed; without gradients
+            products are in the precision of h all the same.
     """
-    if factors is not None:
+    if factors is not None and torch.is_grad_enabled():
         w = tuple(weights)
         out: Tensor = _Layers.apply(h, factors, len(w), *w, *biases)  # type: ignore[no-untyped-call]
         return out
@@ -130,6 +131,11 @@ class Adam:
     def state(self) -> dict[Tensor, dict[str, Tensor]]:
         """By parameter: ``step``, ``exp_avg`` and ``exp_avg_sq``."""
         return self._torch.state
+
+    @property
+    def products(self) -> str | None:
+        """The precision of products that layers leave undone, if they do."""
+        return None if self._factors is None else self._factors.precision
 
     def set_rate(self, rate: float) -> None:
         """Changes the learning rate."""

@@ -33,5 +33,6 @@ def bernoulli_rows(x: Tensor, logits: Tensor) -> Tensor:
     x, logits = (t if t.stride(-1) == 1 else t.contiguous() for t in (x, logits))
     out = torch.empty(shape[:-1], dtype=torch.float32, device=logits.device)
     sizes = (*logits.shape[1:3], *x.stride()[:3], *logits.stride()[:3])
-    _bernoulli_kernel[(out.numel(),)](x, logits, out, *sizes, D, triton.next_power_of_2(D), num_warps=4)
+    with torch.cuda.device_of(logits):  # launches go to the current one
+        _bernoulli_kernel[(out.numel(),)](x, logits, out, *sizes, D, triton.next_power_of_2(D), num_warps=4)
     return out

@@ -20,6 +20,7 @@ from igr.paper.compiled import fast
 from igr.paper.layers import Factors, layers
 from igr.paper.likelihood import bernoulli_log_prob, gaussian_log_prob
 from igr.paper.streams import generator_of
+from igr.paper.trained import DIFFERENTIATED_TWICE
 from igr.paper.vae import Vae
 
 __all__ = ["EnsembleVae", "glorot", "members_axis", "select_members"]
@@ -133,7 +134,9 @@ class EnsembleVae(nn.Module):
 
     def log_px(self, x: Tensor, z: Tensor) -> Tensor:
         """log p(x | z), ``(S, E, B)``, for x of shape ``(E, B, D)``."""
-        return fast(_log_prob, x)(x, self.decode(z), self.grey, self.cell.protocol)
+        # compiled functions lose second derivatives, and do not always say so
+        once = self.cell.estimator not in DIFFERENTIATED_TWICE
+        return (fast(_log_prob, x) if once else _log_prob)(x, self.decode(z), self.grey, self.cell.protocol)
 
     def mean_image(self, z: Tensor) -> Tensor:
         """The expected pixels, in [0, 1], shape ``(S, E, B, D)``."""

@@ -302,6 +302,7 @@ class _Work:
             "members": len(self.ensemble.members),
             "seconds": round(seconds["training"], 3),
             "seconds_evaluation": round(seconds["evaluation"], 3),
+            "products": self.ensemble.products,
             "commit": source.commit,
             "dirty": source.dirty,
             "tree": trees[-1],

@@ -17,6 +17,7 @@ SEEDS = (5328, 5945, 8965, 49, 9337)  # as published
 TEMPERATURES = (0.01, 0.03, 0.07, 0.1, 0.25, 0.4, 0.5, 0.67, 0.85, 1.0)  # the paper's grid
 SMOKE_TEMPERATURES = (0.25, 0.67)
 UNUSED = (1.0,)  # the temperature of estimators that have none
+DIFFERENTIATED_TWICE = ("relax", "rebar")  # estimators that take gradients of gradients
 TRAIN_IMAGES = {
     "honest": {"mnist": 50_000, "fmnist": 50_000, "omniglot": 21_910},
     "published": {"mnist": 60_000, "fmnist": 60_000, "omniglot": 24_345},

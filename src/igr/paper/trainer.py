@@ -27,12 +27,11 @@ from igr.paper.measure import Budget, Job, Pictures
 from igr.paper.models import members_axis
 from igr.paper.noise import BLOCK, BlockNoise
 from igr.paper.streams import generator_of
-from igr.paper.trained import Trained
+from igr.paper.trained import DIFFERENTIATED_TWICE, Trained
 
 __all__ = ["ROWS", "Trainer"]
 
 ROWS = {"cpu": 2_000, "cuda": 50_000}  # images times members that are evaluated at once
-DIFFERENTIATED_TWICE = ("relax", "rebar")  # estimators that do it to gradients
 WARM_UP = 3  # steps before a graph is captured, whose traces are removed
 
 Images = NDArray[np.uint8]
@@ -177,6 +176,11 @@ class Trainer(ABC):
         """Whether layers are kernels that leave factors of their gradients, which cannot be differentiated again."""
         twice = getattr(self.cell, "estimator", None) in DIFFERENTIATED_TWICE
         return self.dtype == torch.float32 and not twice and kernels.usable(self.total)
+
+    @property
+    def products(self) -> str:
+        """The precision of matrix products in training."""
+        return self.optimizer.products or str(self.dtype).removeprefix("torch.")
 
     def _take_step(self) -> None:
         self.optimizer.set_rate(self.cell.learning_rate_at(self.epoch * self.steps + self.step))

@@ -100,7 +100,7 @@ def environment(records: Sequence[Record]) -> Table:
         "python": lambda each: each.get("python"),
         "device": lambda each: each.get("device"),
         "CPUs": lambda each: each.get("host_cpus"),
-        "precision": lambda each: each["settings"].get("dtype"),
+        "precision": lambda each: each.get("products", each["settings"].get("dtype")),
         "data": lambda each: each["settings"].get("data"),
     }
     rows: list[tuple[Entry, ...]] = []

@@ -18,6 +18,7 @@ from igr.paper.likelihood import bernoulli_log_prob
 from igr.paper.models import PLANAR_LAYERS, PLANAR_STD, glorot, select_members
 from igr.paper.sop.spec import Completion
 from igr.paper.streams import generator_of
+from igr.paper.trained import DIFFERENTIATED_TWICE
 
 __all__ = ["LAYERS", "EnsembleCompletion"]
 
@@ -111,7 +112,8 @@ class EnsembleCompletion(nn.Module):
 
     def log_px(self, lower: Tensor, units: Tensor) -> Tensor:
         """log p(lower half | units), ``(*, E, B)``, for lower halves ``(E, B, D / 2)``."""
-        return fast(bernoulli_log_prob, lower)(lower, self.decode(units))
+        once = self.cell.estimator not in DIFFERENTIATED_TWICE
+        return (fast(bernoulli_log_prob, lower) if once else bernoulli_log_prob)(lower, self.decode(units))
 
     def _affine(self, i: int, h: Tensor) -> Tensor:
         """Of ``(*, E, B, in)``: all samples of a member are rows of one matrix."""
