@@ -5,8 +5,9 @@ epoch is that of the spec: 50,000 images in batches of 100, forward, backward, A
 random bits; nothing depends on what they show.
 
     alone         one model (one temperature, one seed), as the paper trains
-    together      the ensemble of the spec, all temperatures and seeds; seconds are divided by models. Only on CUDA,
-                  unless it is asked for. Mixtures have 20 components, both of them, and five seeds
+    together      the ensemble of the spec, all temperatures and seeds; seconds are divided by models. GS has one
+                  temperature of its prior, so that it has as many models as the others. Only on CUDA, unless it is
+                  asked for. Mixtures have 20 components, both of them, and five seeds
     times         over GS, or over DLDPMM
 
 How to read the times. All methods of a group (linear, non-linear, mixtures; alone or together) run once in a round, in
@@ -103,11 +104,16 @@ def groups(device: torch.device, args: argparse.Namespace) -> Iterator[Group]:
 def vae(
     architecture: str, method: str, how: str, images: np.ndarray, device: torch.device, args: argparse.Namespace
 ) -> Trainer:
+    cell = members(architecture, method, how)
+    return Ensemble(cell.shortened() if args.quick and how == "together" else cell, images, device)
+
+
+def members(architecture: str, method: str, how: str) -> Vae:
+    """The spec with those that are timed, as many for every method."""
     cell = SPECS[f"table1/mnist/{architecture}/{method}"]
     assert isinstance(cell, Vae)
-    if how == "alone":
-        cell = replace(cell, temperatures=(0.25,), seeds=cell.seeds[:1], prior_temperatures=cell.prior_temperatures[:1])
-    return Ensemble(cell.shortened() if args.quick and how == "together" else cell, images, device)
+    cell = replace(cell, prior_temperatures=cell.prior_temperatures[:1])
+    return replace(cell, temperatures=(0.25,), seeds=cell.seeds[:1]) if how == "alone" else cell
 
 
 def mixture(method: str, how: str, images: np.ndarray, device: torch.device, args: argparse.Namespace) -> Trainer:

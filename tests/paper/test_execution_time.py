@@ -1,5 +1,6 @@
 """The table of execution times, from records made by hand, and by the benchmark."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -94,6 +95,15 @@ def test_times_disturb_no_other_table(tmp_path):
 def test_a_record_of_another_form_is_refused(tmp_path, change):
     with pytest.raises(ReportError, match="is not one of an execution time"):
         collect([write(tmp_path, [timed()[0] | change])])
+
+
+@pytest.mark.parametrize(("how", "number"), [("alone", 1), ("together", 50)])
+def test_the_benchmark_has_as_many_models_of_every_method(monkeypatch, how, number):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    benchmark = importlib.import_module("execution_time")
+    for architecture in ("linear", "nonlinear"):
+        counts = [len(benchmark.members(architecture, method, how).members()) for method in benchmark.METHODS]
+        assert counts == 4 * [number]
 
 
 def test_the_benchmark_writes_such_records(tmp_path):

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from test_execution_time import timed
 from test_report import IGR_I, PUBLISHED, SEEDS, cell, chosen, invoke, record, write
 from test_report_sop import completion
 
-from igr.paper.report import ReportError, collect, write_pages
+from igr.paper.report import ReportError, collect, gaps, write_pages
 from igr.paper.report.discrepancies import OPEN, discrepancies
 from igr.paper.report.page import folder_of, pages
 from igr.paper.specs import SPECS, Approximation, Trained
@@ -81,6 +82,30 @@ def test_every_cell_without_records_is_named(tmp_path):
     assert named == wanted | bridge | {"execution-time/all of it"}
     assert [rows[0][0], len(rows[0][1].split(", ")), rows[0][2]] == ["table1/mnist/linear", 7, "7 of 8"]
     assert f"{IGR_I}, protocol honest: 3 of 50" in text
+
+
+def test_members_without_records_are_named_even_if_every_cell_has_some(tmp_path, monkeypatch):
+    monkeypatch.setattr(gaps, "SPECS", {IGR_I: SPECS[IGR_I]})
+    both = [row | {"protocol": protocol} for row in cell() for protocol in ("honest", "published")]
+    found = collect([write(tmp_path / "some", both + timed())])
+    [words] = gaps.blocks(found)
+    [line] = words.lines
+    told = "; ".join(f"{IGR_I}, protocol {protocol}: 6 of 50" for protocol in ("honest", "published"))
+    assert line == f"Only some members have records: {told}."
+    monkeypatch.setattr(gaps, "_parts", lambda found: iter(()))
+    [words] = gaps.blocks(found)
+    assert words.lines == ("Everything has been run.",)
+
+
+def test_what_is_no_record_of_ours_has_a_source(tmp_path):
+    text = pages(collect([write(tmp_path, cell() + timed() + timed(device="NVIDIA H200"))])).reproduction
+    assert "Every number on this page" not in text
+    assert "Every number of ours is read from records of finished runs." in text
+    assert "was measured with that code, and is in no record; more of it is on the page of experiments." in text
+    assert "for every method, but for rows that name another rate" in text
+    cpu, cuda = (text.partition(f"**Execution time: {device}")[2].partition("**")[2] for device in ("cpu", "NVIDIA"))
+    assert "measured on two cores of a CPU" in cpu.partition("\n## ")[0].partition("**")[0]
+    assert "measured on two cores of a CPU" not in cuda.partition("\n## ")[0].partition("**")[0]
 
 
 def test_synthetic_images_do_not_count(tmp_path):

@@ -29,7 +29,9 @@ GS_PRIOR = (
     "the temperature of GS's prior is chosen here with τ; the published code fixes it at 0.5, and which τ the paper's "
     "row has is not known. Protocol published is the bridge"
 )
-WRONG_KL = "in part: the published code's KL of IGR-I is that of h(y/σ), not of h(y), by 0.7 to 1.7 nats too large"
+WRONG_KL = (  # measured with that code, not read from records
+    "in part: the published code's KL of IGR-I is that of h(y/σ), not of h(y), by 0.7 to 1.7 nats too large"
+)
 LAST = (
     "in part: the published IGR-SB never reaches its last category, which costs 20 log(10/9) = 2.1 nats of KL; here "
     "the leftover stick is that category"

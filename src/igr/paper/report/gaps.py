@@ -16,13 +16,13 @@ BRIDGE = "table1/mnist/linear"  # what is run under protocol published as well
 
 def blocks(found: Records) -> Iterator[Block]:
     """The list of what is missing, and of cells of which only some members have records."""
-    rows = tuple(_row(*gap) for gap in _gaps(found))
-    if not rows:
+    rows, parts = tuple(_row(*gap) for gap in _gaps(found)), list(_parts(found))
+    if not rows and not parts:
         yield Text.of("Everything has been run.")
-        return
-    head = (Entry("table"), Entry("rows without records"), Entry("cells"))
-    yield Table("Not run yet", head, rows, 2)
-    if parts := list(_parts(found)):
+    if rows:
+        head = (Entry("table"), Entry("rows without records"), Entry("cells"))
+        yield Table("Not run yet", head, rows, 2)
+    if parts:
         yield Text.of(f"Only some members have records: {'; '.join(parts)}.")
 
 

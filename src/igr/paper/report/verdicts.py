@@ -75,21 +75,27 @@ class Part(NamedTuple):
     """The verdict in a reading, or None if records are missing."""
 
 
-Rule = Callable[[Sequence[str]], str]
+Rule = Callable[[Sequence[str], int], str]
+"""What parts with records say together, given their verdicts and the number of all parts."""
 
 
 def all_but(exceptions: int) -> Rule:
     """All parts but so many hold; more that fail are enough for the contrary.
 
+    An exception is one only beside parts that hold, and once all parts are there: of those that are missing, one may
+    be an exception as well.
+
     Example:
-        >>> all_but(1)([HOLDS, FAILS]), all_but(0)([HOLDS, UNDECIDED]), all_but(0)([UNDECIDED, FAILS])
+        >>> all_but(1)([HOLDS, FAILS], 2), all_but(1)([HOLDS, FAILS], 3), all_but(0)([UNDECIDED, FAILS], 3)
         ('holds', 'undecided', 'fails')
     """
 
-    def rule(verdicts: Sequence[str]) -> str:
+    def rule(verdicts: Sequence[str], number: int) -> str:
         if verdicts.count(FAILS) > exceptions:
             return FAILS
-        return HOLDS if verdicts.count(HOLDS) + exceptions >= len(verdicts) else UNDECIDED
+        complete = len(verdicts) == number and number > exceptions
+        needed = len(verdicts) - (exceptions if complete else 0)
+        return HOLDS if verdicts.count(HOLDS) >= needed else UNDECIDED
 
     return rule
 
@@ -97,8 +103,8 @@ def all_but(exceptions: int) -> Rule:
 every = all_but(0)
 
 
-def most(verdicts: Sequence[str]) -> str:
-    """More than half of the parts hold; more than half that fail are enough for the contrary."""
+def most(verdicts: Sequence[str], number: int) -> str:
+    """More than half of the parts with records hold, however many there are; or more than half fail."""
     half = len(verdicts) / 2
     return HOLDS if verdicts.count(HOLDS) > half else FAILS if verdicts.count(FAILS) > half else UNDECIDED
 
@@ -109,7 +115,7 @@ class Outcome:
 
     verdict: str
     readings: Mapping[Reading, str]
-    """What each reading with records says."""
+    """What each reading says, of which some may not be run yet; nothing if none has records."""
     judged: Mapping[tuple[str, Reading], Judged]
     """What it says of each part, by its label."""
     missing: tuple[str, ...]
@@ -117,7 +123,10 @@ class Outcome:
 
 
 def judge(parts: Sequence[Part], over: Sequence[Reading], rule: Rule, recorded: Callable[[str], bool]) -> Outcome:
-    """The verdict: what all readings say, or what it depends on; with ``so far`` if records are missing.
+    """The verdict: what all readings say, or what it depends on.
+
+    It has ``so far`` if an id has no records, or a part none in some reading, and says in how many readings it has
+    any, if not in all.
 
     Arguments:
         parts: what the claim is made of.
@@ -131,17 +140,20 @@ def judge(parts: Sequence[Part], over: Sequence[Reading], rule: Rule, recorded: 
         found = {part.label: part.judge(reading) for part in parts}
         there = {label: each for label, each in found.items() if each is not None}
         judged |= {(label, reading): each for label, each in there.items()}
-        if there:
-            said[reading] = rule([each.verdict for each in there.values()])
+        said[reading] = rule([each.verdict for each in there.values()], len(parts)) if there else MISSING
     missing = tuple(dict.fromkeys(id for part in parts for id in part.ids if not recorded(id)))
-    verdict = _together(said)
-    return Outcome(f"so far {verdict}" if said and missing else verdict, said, judged, missing)
+    run = {reading: each for reading, each in said.items() if each != MISSING}
+    if not run:
+        return Outcome(MISSING, {}, {}, missing)
+    some = f", in {len(run)} of {len(over)} readings" if len(run) < len(over) else ""
+    whole = not missing and len(judged) == len(parts) * len(over)
+    return Outcome(f"{'' if whole else 'so far '}{_together(run)}{some}", said, judged, missing)
 
 
 def _together(said: Mapping[Reading, str]) -> str:
     """What all readings say, or on what it depends: the first axis that flips it while all else is the same."""
-    if len(set(said.values())) <= 1:
-        return next(iter(said.values()), MISSING)
+    if len(set(said.values())) == 1:
+        return next(iter(said.values()))
     axes = [axis for axis, _ in next(iter(said)).axes]
     for axis in axes:
         groups: dict[Reading, set[str]] = {}
