@@ -28,7 +28,7 @@ Pieces = tuple[Tensor, Tensor, Tensor]
 UNIFORM = tl.constexpr(7)  # a kind of noise that no sampler has
 
 # rows, outputs and inputs of a tile, warps and stages of the pipeline
-TILES = {"layer": (128, 64, 32, 8, 3), "last": (128, 64, 32, 8, 3)}
+TILES = {"layer": (128, 128, 32, 8, 3), "last": (128, 128, 32, 8, 3)}
 HIDDEN_NUMBERS = 2**30  # of hidden layers that are held at once
 
 

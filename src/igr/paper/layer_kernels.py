@@ -24,7 +24,7 @@ __all__ = ["adam_product", "adam_sizes", "affine", "affine_input_gradient"]
 TILES = {
     "affine": (64, 128, 16, 2, 4),
     "input": (128, 64, 32, 4, 4),
-    "adam": (32, 64, 32, 4, 2),
+    "adam": (32, 64, 32, 4, 3),
 }
 
 
