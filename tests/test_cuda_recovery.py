@@ -59,6 +59,17 @@ def test_it_is_as_exact_as_the_pytorch_path(K: int):
         assert (here - there).abs().max() < 2 * (other - there).abs().max() + 1e-6
 
 
+def test_more_gradients_than_the_second_axis_of_a_grid_has():
+    mu, sigma = leaves(3, 4)
+    log_p = recovered_log_probs(mu, sigma, num_nodes=16)
+    gradients = torch.randn(70_000, 3, 5, device="cuda")
+    options = {"is_grads_batched": True, "retain_graph": True}
+    found = torch.autograd.grad(log_p, (mu, sigma), gradients, **options)
+    last = torch.autograd.grad(log_p, (mu, sigma), gradients[-9:], **options)
+    for here, there in zip(found, last, strict=True):
+        torch.testing.assert_close(here[-9:], there)
+
+
 @pytest.mark.parametrize("rows", [1, 127, 100_000])
 def test_many_rows(rows: int):
     mu, sigma = leaves(rows, 9)

@@ -503,9 +503,6 @@ def test_bad_mask(sample, mask, error):
         sample(torch.zeros(2, 4), mask=mask)
 
 
-# bad input
-
-
 # terms
 
 

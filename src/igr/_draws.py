@@ -47,6 +47,8 @@ def gaussian_noise(shape: Sequence[int], like: Tensor, generator: torch.Generato
     """Standard normal noise of this shape with the dtype and device of ``like``."""
     if isinstance(generator, NoiseSource):
         return generator.gaussian(shape, like)
+    if kernels.usable(like):
+        return _kernel_noise(shape, like, generator, gumbel=False)
     return torch.randn(shape, dtype=like.dtype, device=like.device, generator=generator)
 
 
@@ -54,10 +56,19 @@ def gumbel_noise(like: Tensor, generator: torch.Generator | None = None) -> Tens
     """Standard Gumbel noise with the shape, dtype and device of ``like``."""
     if isinstance(generator, NoiseSource):
         return generator.gumbel(like)
+    if kernels.usable(like):
+        return _kernel_noise(like.shape, like, generator, gumbel=True)
     fresh = torch.rand_like if under_vmap() else torch.empty_like  # a random tensor, so that every map has its own
     exponential = fresh(like, memory_format=torch.contiguous_format).exponential_(generator=generator)
     # one that rounds to zero would be infinite noise
     return exponential.clamp(min=torch.finfo(like.dtype).tiny).log_().neg_()
+
+
+def _kernel_noise(shape: Sequence[int], like: Tensor, generator: torch.Generator | None, *, gumbel: bool) -> Tensor:
+    """The numbers that a kernel would draw here, so that a seed means the same noise on every way to a sample."""
+    from igr.kernels.fused import noise
+
+    return noise(shape, like, generator, gumbel=gumbel)
 
 
 def location_scale(loc: Tensor, scale: Tensor | float) -> tuple[Tensor, Tensor]:

@@ -133,6 +133,8 @@ class GumbelSoftmax(_LogitRelaxation):
 
     def _fused(self, sample_shape: Shape, generator: torch.Generator | None, **options: bool) -> Fused | None:
         """By a kernel, where one can."""
+        if not self._has_steps_of(GumbelSoftmax, "_draw", "_noise"):
+            return None
         if not functional.fusible(generator, (self.logits,), (self._tau,)):
             return None
         batch = torch.Size((*sample_shape, *self.batch_shape))

@@ -103,6 +103,11 @@ class Relaxation(Distribution, ABC):
     def _like(self) -> Tensor:
         """A tensor with the dtype and device of samples."""
 
+    def _has_steps_of(self, owner: type[Relaxation], *names: str) -> bool:
+        """Whether samples are made by the steps of ``owner``, none of which a subclass has replaced."""
+        steps = ("_scores", "_relax", "_log_relax", "_harden", "log_rsample_and_log_prob", *names)
+        return all(getattr(type(self), name) is getattr(owner, name) for name in steps)
+
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of samples."""

@@ -48,6 +48,13 @@ def gaussian_softmax_terms(
         loc, scale, tau, hard, delta, generator: as in :func:`igr.functional.gaussian_softmax`.
         prior: :math:`\mu_0` and :math:`\sigma_0`, numbers or tensors that broadcast with ``loc``.
 
+    Returns:
+        The sample, its log-density, and the divergence, None without ``prior``.
+
+    Raises:
+        ValueError: shapes that do not broadcast, a temperature or prior scale that is not positive, a prior of more
+            rows or columns than the parameters.
+
     Example:
         >>> z, log_q, kl = gaussian_softmax_terms(torch.zeros(4, 9), 1.0, tau=0.5, prior=(0.0, 1.0))
         >>> z.shape, log_q.shape, kl
@@ -93,6 +100,13 @@ def gumbel_softmax_terms(
     Arguments:
         logits, tau, hard, generator: as in :func:`igr.functional.gumbel_softmax`.
         prior_logits: unnormalised log-probabilities of the prior, broadcastable with ``logits``; uniform by default.
+
+    Returns:
+        The sample, its log-density, and the divergence.
+
+    Raises:
+        ValueError: shapes that do not broadcast, a temperature that is not positive, a prior of more rows or columns
+            than the parameters.
 
     Example:
         >>> z, log_q, kl = gumbel_softmax_terms(torch.zeros(4, 10), tau=0.5)

@@ -97,7 +97,7 @@ class _Slopes(torch.autograd.Function):
 
     @staticmethod
     def forward(mu: Tensor, sigma: Tensor, wins: Tensor, m: Tensor, num_nodes: int | None) -> tuple[Tensor, ...]:
-        if _fits_a_kernel(mu, sigma, m):
+        if kernels.usable_on_rows(mu, sigma, m):
             from igr.kernels.winner import winner_slopes
 
             fused: tuple[Tensor, Tensor] = winner_slopes(
@@ -120,14 +120,6 @@ class _Slopes(torch.autograd.Function):
 
         g_mu, g_sigma, g_m = _by_rows(pull, 64, *ctx.saved_tensors, d_mu, d_sigma)
         return g_mu, g_sigma, None, g_m, None
-
-
-def _fits_a_kernel(mu: Tensor, *others: Tensor) -> bool:
-    if not kernels.usable(mu, *others):
-        return False
-    from igr.kernels.winner import MOST_COLUMNS
-
-    return mu.shape[-1] <= MOST_COLUMNS
 
 
 def _slopes(mu: Tensor, sigma: Tensor, wins: Tensor, m: Tensor, num_nodes: int | None = None) -> tuple[Tensor, Tensor]:

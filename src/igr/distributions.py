@@ -148,7 +148,7 @@ class InvertibleReparameterization(Relaxation):
     def _fused(self, sample_shape: Shape, generator: torch.Generator | None, **options: bool) -> Fused | None:
         """IGR-I by a kernel, where one can."""
         normal = gaussian_of(self)
-        if normal is None:
+        if normal is None or not self._has_steps_of(InvertibleReparameterization, "_draw_through"):
             return None
         scalars = [getattr(self._onto, name) for name in ("tau", "delta")]
         tau, delta = (t.to(normal.loc.dtype) if isinstance(t, Tensor) else t for t in scalars)

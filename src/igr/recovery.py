@@ -88,7 +88,7 @@ def recovered_log_probs(
         exact = QuadratureError(torch.zeros_like(mu[..., 0]), torch.ones_like(mu[..., 0]))
         return (log_p, exact) if return_error else log_p
     mu, sigma = mu.reshape(-1, shape[-1]), sigma.reshape(-1, shape[-1])
-    if not return_error and _fits_a_kernel(mu, sigma):
+    if not return_error and kernels.usable_on_rows(mu, sigma):
         fused: Tensor = _Fused.apply(mu, sigma, *constant_rule(num_nodes, mu.device))  # type: ignore[no-untyped-call]
         return fused.reshape(*shape[:-1], shape[-1] + 1)
     t0, width, a = _window(mu.detach(), sigma.detach())
@@ -245,14 +245,6 @@ class _LogMass(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         return *_gradients(gradient, *ctx.saved_tensors), None, None, None, None, None
-
-
-def _fits_a_kernel(mu: Tensor, sigma: Tensor) -> bool:
-    if not kernels.usable(mu, sigma):
-        return False
-    from igr.kernels.recovery import MOST_COLUMNS
-
-    return mu.shape[-1] <= MOST_COLUMNS
 
 
 class _Fused(torch.autograd.Function):

@@ -135,6 +135,21 @@ def test_rows_that_are_not_finite_stay_alone():
     assert all(g[::2].isfinite().all() and g[1::2].isnan().any() for g in gradients)
 
 
+@pytest.mark.filterwarnings("ignore:.*encountered:RuntimeWarning")  # of the interpreter
+@pytest.mark.parametrize("bad", [-1.0, 0.0, math.inf, math.nan])
+def test_scales_that_are_none_give_rows_that_are_none(bad: float):
+    from igr.kernels import recovery as kernels
+
+    mu, sigma = rows("benign", 4, 3)
+    sigma[1, 2] = bad
+    rule = constant_rule(16, mu.device)
+    log_p, *saved = kernels.recovered_log_probs(mu, sigma, *rule)
+    gradients = kernels.recovered_log_probs_backward(torch.ones_like(log_p), mu, sigma, *rule, log_p, *saved)
+    for x in (log_p, *gradients):
+        assert x[1].isnan().all()
+        assert x[[0, 2]].isfinite().all()
+
+
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")  # of the interpreter
 def test_squares_may_overflow(fused: list[int]):
     """A coordinate as narrow as this never has the difference of its squares taken, and cannot spoil the others."""

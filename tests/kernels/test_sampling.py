@@ -1,17 +1,23 @@
 """The sampling kernels in the interpreter, beside the float64 path of PyTorch with the same noise; and that noise."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from philox import MASK, noise, philox
 from scipy import stats
 
 pytest.importorskip("triton")
 
+import triton
+import triton.language as tl
+
 from igr import functional, kernels
 from igr.distributions import GumbelSoftmax, InvertibleGaussian
-from igr.kernels import ops, sampling
+from igr.kernels import _parts, _random, ops, sampling
+from igr.testing import check_distribution
 
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled here, see test_cuda_kernels.py"),
@@ -50,9 +56,7 @@ def split(monkeypatch):
     """Rows of more than 100 categories are cut into parts of 128."""
     monkeypatch.setattr(sampling, "LONGEST", 100)
     table = sampling.tiling
-    monkeypatch.setattr(
-        sampling, "tiling", lambda K, backward: sampling.Tiling(1, 128, 4) if K > 100 else table(K, backward)
-    )
+    monkeypatch.setattr(sampling, "tiling", lambda K: sampling.Tiling(1, 128, 4) if K > 100 else table(K))
 
 
 def noise_of_next_call(rows, columns, gumbel):
@@ -216,6 +220,26 @@ def test_half_precisions(dtype):
     assert (terms.z.dtype, terms.log_prob.dtype, terms.kl.dtype) == (dtype, torch.float32, torch.float32)
 
 
+@pytest.mark.usefixtures("split")
+@pytest.mark.parametrize("twice", [False, True])
+@pytest.mark.parametrize(("K", "gumbel"), [(10, False), (10, True), (300, False), (300, True)])
+def test_what_gradients_have_in_common_is_not_left_over(K, gumbel, twice):
+    """Points of 16 bits do not sum to one; the gradient has to, also where it is made to be differentiated."""
+    inputs = parameters(20, K if gumbel else K - 1, torch.bfloat16)[: 1 if gumbel else 2]
+    weights = (10 + torch.randn(20, K)).bfloat16()
+    source = noise_of_next_call(20, inputs[0].shape[1], gumbel)
+
+    def call(*x):
+        sample = functional.gumbel_softmax if gumbel else functional.gaussian_softmax
+        return sample(*x[:-1], 0.1, generator=x[-1])
+
+    wide = double(*inputs)
+    found = torch.autograd.grad(call(*inputs, None), inputs, weights, create_graph=twice)
+    exact = torch.autograd.grad(call(*wide, source), wide, weights.double())
+    for a, b in zip(found, exact, strict=True):
+        assert (a.detach().double() - b).norm() < 0.01 * b.norm()
+
+
 LAYOUTS = {
     "number": lambda: (torch.randn(6, 4).requires_grad_(), 0.8),
     "vector": lambda: (torch.randn(6, 4).requires_grad_(), torch.rand(4).add(0.5).requires_grad_()),
@@ -321,6 +345,43 @@ def test_distributions():
         )
 
 
+@pytest.mark.parametrize("gumbel", [False, True])
+def test_all_ways_to_sample_agree_on_one_noise(gumbel):
+    loc, scale = torch.randn(2, requires_grad=True), (torch.rand(2) + 0.5).requires_grad_()
+    d, given = (GumbelSoftmax(0.7, loc), [loc]) if gumbel else (InvertibleGaussian(loc, scale, 0.7), [loc, scale])
+    check_distribution(d, parameters=given, num_samples=2000, skip=("integral",))
+
+
+HOOKS = {
+    InvertibleGaussian: ("_scores", "_relax", "_harden", "log_rsample_and_log_prob", "_draw_through"),
+    GumbelSoftmax: ("_scores", "_relax", "_log_relax", "_harden", "log_rsample_and_log_prob", "_draw", "_noise"),
+}
+
+
+@pytest.mark.parametrize(("kind", "hook"), [(kind, hook) for kind, hooks in HOOKS.items() for hook in hooks])
+def test_steps_that_a_subclass_replaces_are_taken(kind, hook):
+    taken = []
+
+    def replaced(self, *arguments, **options):
+        taken.append(hook)
+        return getattr(kind, hook)(self, *arguments, **options)
+
+    mine = type("Mine", (kind,), {hook: replaced})
+    q = mine(0.5, torch.randn(3, 4)) if kind is GumbelSoftmax else mine(torch.randn(3, 4), 1.0, 0.5)
+    for sample in (q.rsample, q.hard_rsample, q.rsample_and_log_prob):
+        sample()
+    assert taken
+
+
+def test_noise_that_a_subclass_replaces_is_taken():
+    class Silent(GumbelSoftmax):
+        def _noise(self, like, generator):
+            return torch.zeros_like(like)
+
+    logits = torch.randn(3, 4)
+    torch.testing.assert_close(Silent(0.5, logits).rsample(), (logits / 0.5).softmax(-1))
+
+
 # derivatives of derivatives, and differences
 
 
@@ -415,40 +476,35 @@ def test_what_is_not_finite_spoils_all_parts_of_its_row(bad, hard):
 
 # noise
 
-MASK = 0xFFFFFFFF
-
-
-def philox(counter, key):
-    """Philox 4x32-10 by its definition."""
-    c, k = [int(x) for x in counter], [int(x) for x in key]
-    for _ in range(10):
-        a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
-        c = [(b >> 32) ^ c[1] ^ k[0], b & MASK, (a >> 32) ^ c[3] ^ k[1], a & MASK]
-        k = [(k[0] + 0x9E3779B9) & MASK, (k[1] + 0xBB67AE85) & MASK]
-    return c
-
 
 def test_philox_by_published_vectors():
     assert philox([0] * 4, [0] * 2) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
     assert philox([MASK] * 4, [MASK] * 2) == [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]
 
 
-def test_noise_by_its_definition():
-    seed = 0x0123456789ABCDEF
-    rows, columns, stream = 3, 11, 5
-    normal = sampling.noise(torch.tensor([seed]), rows, columns, gumbel=False, stream=stream)
-    gumbel = sampling.noise(torch.tensor([seed]), rows, columns, gumbel=True, stream=stream)
-    for row in range(rows):
-        for column in range(columns):
-            counter = [column // 4, row, stream]
-            key = (seed & MASK, seed >> 32)
-            words, lane = philox([*counter, 0], key), column % 4
-            unit, turn = ((words[lane - lane % 2] + 0.5) / 2**32, words[lane - lane % 2 + 1] / 2**32)
-            radius = math.sqrt(-2 * math.log(unit))
-            expected = radius * (math.sin if lane % 2 else math.cos)(2 * math.pi * turn)
-            assert normal[row, column].item() == pytest.approx(expected, abs=2e-6)
-            unit = (philox([*counter, 1], key)[lane] + 0.5) / 2**32
-            assert gumbel[row, column].item() == pytest.approx(-math.log(-math.log1p(-unit)), abs=2e-6)
+@pytest.mark.parametrize("gumbel", [False, True])
+def test_noise_by_its_definition(gumbel):
+    seed, stream = 0x0123456789ABCDEF, 5
+    eps = sampling.noise(torch.tensor([seed]), 3, 11, gumbel=gumbel, stream=stream)
+    expected = [[noise(seed, row, column, stream, gumbel) for column in range(11)] for row in range(3)]
+    close(eps, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=2e-6)
+
+
+@triton.jit
+def noise_from(eps, seed, first, KIND: tl.constexpr):
+    """Eight columns of four rows, the first of which is in a tensor."""
+    row = tl.arange(0, 4)[:, None]
+    value = _random.noise(tl.load(seed), tl.load(first), row, 0, 5, KIND, 8)
+    tl.store(eps + row * 8 + tl.arange(0, 8)[None, :], value)
+
+
+@pytest.mark.parametrize("gumbel", [False, True])
+@pytest.mark.parametrize("first", [2**32 - 4, 2**32, 5 * 2**32 + 8])
+def test_rows_beyond_32_bits_have_noise_of_their_own(first, gumbel):
+    eps, seed = torch.empty(4, 8), 0x0123456789ABCDEF
+    noise_from[(1,)](eps, torch.tensor([seed]), torch.tensor([first]), int(gumbel))
+    expected = [[noise(seed, first + row, column, 5, gumbel) for column in range(8)] for row in range(4)]
+    close(eps, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=2e-6)
 
 
 def test_noise_does_not_depend_on_the_shape():
@@ -558,9 +614,71 @@ def test_no_rows():
     assert functional.gumbel_softmax(torch.zeros(2, 0, 4)).shape == (2, 0, 4)
 
 
+@pytest.mark.parametrize("twice", [False, True])
+def test_no_samples_of_some_parameters(twice):
+    loc, scale = parameters(5, 4)
+    z, log_q = InvertibleGaussian(loc, scale, 0.5).rsample_and_log_prob((0,))
+    assert (z.shape, log_q.shape) == ((0, 5, 5), (0, 5))
+    for g in torch.autograd.grad(z.sum() + log_q.sum(), (loc, scale), create_graph=twice):
+        assert torch.equal(g, torch.zeros(5, 4))
+    z = GumbelSoftmax(0.5, loc).rsample((0, 2))
+    assert torch.equal(torch.autograd.grad(z.sum(), loc, create_graph=twice)[0], torch.zeros(5, 4))
+    none = torch.zeros(0, 4, requires_grad=True)
+    for z in (functional.gaussian_softmax(none, 1.0), GumbelSoftmax(0.5, none).rsample((2,))):
+        assert torch.autograd.grad(z.sum(), none, create_graph=twice)[0].shape == (0, 4)
+
+
 def test_usable(monkeypatch):
     monkeypatch.undo()
     assert not kernels.usable(torch.zeros(3))
+
+
+@pytest.mark.parametrize(("capability", "expected"), [((7, 5), False), ((8, 0), True), ((9, 0), True)])
+def test_devices_that_are_too_old_go_without_kernels(monkeypatch, capability, expected):
+    monkeypatch.undo()
+    monkeypatch.setattr(kernels, "INSTALLED", True)
+    monkeypatch.setattr(kernels, "_capable", {})
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    tensor = SimpleNamespace(is_cuda=True, dtype=torch.float32, device=torch.device("cuda", 0), shape=(3, 4))
+    assert kernels.usable(tensor, tensor) is expected
+    assert kernels.usable_on_rows(tensor) is expected
+    tensor.shape = (3, kernels.MOST_COLUMNS + 1)
+    assert not kernels.usable_on_rows(tensor)
+
+
+# programs that share a row
+
+
+def test_programs_wait_where_all_have_room(monkeypatch):
+    monkeypatch.setattr(triton.knobs.runtime, "interpret", False)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=132))
+    assert kernels.waiting()
+    assert sampling._all_run(33, torch.zeros(1))
+    assert not sampling._all_run(34, torch.zeros(1))
+    kernels.set_waiting(False)
+    try:
+        assert not sampling._all_run(1, torch.zeros(1))
+    finally:
+        kernels.set_waiting(True)
+
+
+@triton.jit
+def write_places(places, arrived, rows, HALF: tl.constexpr):
+    row, part, start = _parts.part_here(arrived, rows, HALF, 3, 128)
+    at = places + 3 * tl.program_id(0)
+    tl.store(at, row)
+    tl.store(at + 1, part)
+    tl.store(at + 2, start)
+
+
+def test_programs_that_wait_are_numbered_as_they_start():
+    """Not by the device: here two others have started already."""
+    arrived = torch.tensor([0, 0, 0, 2], dtype=torch.int32)
+    for half, before in ((_parts.WHOLE, 2), (_parts.FIRST, 0)):
+        places = torch.empty(7, 3, dtype=torch.int64)
+        write_places[(7,)](places, arrived, 3, half)
+        assert places.tolist() == [[i // 3, i % 3, i % 3 * 128] for i in range(before, before + 7)]
+    assert arrived.tolist() == [0, 0, 0, 9]
 
 
 # as operators
@@ -597,6 +715,30 @@ def test_compiles_whole():
         values.append((value, *torch.autograd.grad(value, (loc, scale))))
     for a, b in zip(*values, strict=True):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_noise_by_itself_compiles():
+    def run(loc):
+        q = InvertibleGaussian(loc, 1.0, 0.5, validate_args=False)
+        p = GumbelSoftmax(0.5, loc, validate_args=False)
+        return q.rsample((2,)), q.log_rsample((2,)).exp(), p.rsample((2,)), p.log_rsample((2,)).exp()
+
+    torch._dynamo.reset()
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+    values = []
+    for f in (run, compiled):
+        torch.manual_seed(1)
+        values.append(f(torch.ones(3, 4)))
+    for a, b in zip(*values, strict=True):
+        torch.testing.assert_close(a, b)
+
+    def mapped(loc, tau):
+        return torch.func.vmap(lambda m: functional.gumbel_softmax(m, tau), randomness="different")(loc)
+
+    tau = torch.tensor(0.5, requires_grad=True)  # one that is trained is not for the kernel of the whole
+    z = torch.compile(mapped, fullgraph=True, backend="aot_eager")(torch.zeros(3, 2, 4), tau)
+    assert not torch.equal(z[0], z[1])
 
 
 @pytest.mark.filterwarnings("ignore")

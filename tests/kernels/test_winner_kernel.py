@@ -63,7 +63,9 @@ def race(K: int, rows: int) -> tuple[Tensor, ...]:
     """Scales from 1e-3 to 1e3, near-ties and far tails: μ, σ, who wins, and a sample of the largest."""
     loc, scale = (x.detach() for x in stress(K, rows, torch.float32))
     category = F.one_hot(torch.randint(K - 1, (rows,)), K)
-    m = sample_conditional(loc, scale, category).amax(-1, keepdim=True)
+    with pytest.MonkeyPatch.context() as patch:  # the same rows, whatever kernels draw
+        patch.setattr(igr.kernels, "usable", lambda *tensors: False)
+        m = sample_conditional(loc, scale, category).amax(-1, keepdim=True)
     return tuple(x.to(DEVICE) for x in (loc, scale, category[:, :-1].bool(), m))
 
 
@@ -79,7 +81,7 @@ def test_it_is_as_exact_as_the_pytorch_path(fused: list[int], K: int):
     assert fused == [96]
     for here, other, there in zip(found, pytorch, exact, strict=True):
         error, own = ((x.double() - there).abs() / (1 + there.abs()) for x in (here, other))
-        assert error.max() < 1e-2  # m is a float32 itself
+        assert error.max() < 1e-2  # of these rows; with other m, 0.3e-2 to 2e-2 by either path
         for share in (0.5, 0.9, 0.99):
             assert error.quantile(share) < 3 * own.quantile(share) + 1e-6
 

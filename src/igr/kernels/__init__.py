@@ -4,6 +4,11 @@ Functions of the library choose a kernel on their own where one serves: CUDA ten
 outside of ``torch.func`` transforms and forward-mode differentiation. Everywhere else they are written in PyTorch, with
 the same meaning. ``igr.kernels.set_enabled(False)`` takes that path on CUDA as well, to look for a fault. Nothing but
 this switch is imported until a kernel is asked for.
+
+Rows of more than 16,384 categories are shared among several programs of a launch, which wait for each other on the
+device. That ends as long as at most four such launches run on a device at the same time: more, on as many streams, may
+fill it with programs that wait for others which find no room. ``igr.kernels.set_waiting(False)`` makes two launches of
+each instead, which depend on nothing and read the parameters twice.
 """
 
 from __future__ import annotations
@@ -15,14 +20,19 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-__all__ = ["enabled", "set_enabled", "disabled", "usable"]
+__all__ = ["enabled", "set_enabled", "disabled", "waiting", "set_waiting", "usable", "usable_on_rows"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 # kernels are written for NVIDIA's devices, in Triton, which comes with torch for these
 INSTALLED = torch.version.cuda is not None and importlib.util.find_spec("triton") is not None
 
+MOST_COLUMNS = 512
+"""The largest K - 1 for which kernels that hold a row in one program are used."""
+
 _enabled = True
+_waiting = True
+_capable: dict[int, bool] = {}
 
 
 def enabled() -> bool:
@@ -34,6 +44,17 @@ def set_enabled(mode: bool) -> None:
     """Switches the kernels on or off, for the whole process."""
     global _enabled
     _enabled = bool(mode)
+
+
+def waiting() -> bool:
+    """Whether programs that share a row may wait for each other on the device."""
+    return _waiting
+
+
+def set_waiting(mode: bool) -> None:
+    """Lets programs wait for each other, or makes two launches instead, for the whole process."""
+    global _waiting
+    _waiting = bool(mode)
 
 
 @contextmanager
@@ -57,7 +78,22 @@ def usable(*tensors: Tensor) -> bool:
     """Whether a kernel may be used on these tensors, here and now."""
     if not _enabled or not all(t.is_cuda and t.dtype in DTYPES for t in tensors):
         return False
-    return all(t.device == tensors[0].device for t in tensors) and INSTALLED and not _transformed()
+    if not INSTALLED or not all(t.device == tensors[0].device and _modern(t.device.index) for t in tensors):
+        return False
+    return not _transformed()
+
+
+def usable_on_rows(*tensors: Tensor) -> bool:
+    """Whether a kernel that holds rows of (*, K-1) in one program may be used."""
+    return usable(*tensors) and tensors[0].shape[-1] <= MOST_COLUMNS
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _modern(device: int) -> bool:
+    """Whether it has what kernels ask for: bfloat16, among others, which came with compute capability 8.0."""
+    if device not in _capable:
+        _capable[device] = torch.cuda.get_device_capability(device) >= (8, 0)
+    return _capable[device]
 
 
 def _transformed() -> bool:

@@ -7,6 +7,9 @@ the divergence, the gradient of a score is
 
 that of :math:`\mu` or :math:`\log \alpha`. That of :math:`\sigma` is :math:`\epsilon` times it, less
 :math:`g_q / \sigma_k`, and the divergence adds to both.
+
+A point that was rounded to 16 bits does not sum to one any more, and what all :math:`g_k` have in common would be left
+over, times what is missing: such points are divided by their sum first.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -23,7 +26,7 @@ from igr.kernels._random import GAUSSIAN, exp, noise, reciprocal
 @triton.jit
 def write_gradients(
     d_loc, d_scale, p, g, dot, loc, scale, key, mu0, sigma0, stats, g_log_prob, g_kl, inverse,
-    number, first, row, origin, source, start, inside,
+    first, row, origin, source, start, inside,
     loc_row: tl.constexpr, loc_column: tl.constexpr, scale_row: tl.constexpr, scale_column: tl.constexpr,
     m_row: tl.constexpr, m_column: tl.constexpr, s_row: tl.constexpr, s_column: tl.constexpr,
     n: tl.constexpr, K: tl.constexpr, stream, BLOCK: tl.constexpr,
@@ -54,7 +57,7 @@ def write_gradients(
     if d_loc is not None:
         tl.store(d_loc + first * n + place, d, mask=drawn)
     if d_scale is not None:
-        ds = along * noise(key, number, start, stream, GAUSSIAN, BLOCK)
+        ds = along * noise(key, first, row, start, stream, GAUSSIAN, BLOCK)
         if g_log_prob is not None or g_kl is not None:
             sigma = read_tile(scale, origin, source, column, scale_row, scale_column, drawn, 1.0)
             if g_log_prob is not None:
@@ -76,16 +79,17 @@ def backward_rows(
     first, row, inside = rows_here(rows, EVEN, ROWS)
     column = tl.arange(0, BLOCK)[None, :]
     kept = inside & (column < K)
-    number = first + row
     source, origin = row, first
     if REPEATS:
-        source, origin = number % period, 0
+        source, origin = (first + row) % period, 0
     inverse = reciprocal(read_rows(tau_rows, tau, first, row, inside))
     point = read_tile(p, first, row, column, K, 1, kept, 0.0)
     gradient = read_tile(g, first, row, column, g_row, g_column, kept, 0.0)
+    if p.dtype.element_ty.primitive_bitwidth < 32:
+        point = point * reciprocal(tl.sum(point, 1)[:, None])
     dot = tl.sum(point * gradient, 1)[:, None]
     write_gradients(
         d_loc, d_scale, point, gradient, dot, loc, scale, tl.load(seed), mu0, sigma0, stats, g_log_prob, g_kl, inverse,
-        number, first, row, origin, source, 0, inside,
+        first, row, origin, source, 0, inside,
         loc_row, loc_column, scale_row, scale_column, m_row, m_column, s_row, s_column, n, K, stream, BLOCK,
     )  # fmt: skip

@@ -83,7 +83,7 @@ def rounding_error(total, a, b):
 
 
 @triton.jit
-def draw_tile(loc, scale, seed, number, origin, source, start, inside, n: tl.constexpr, loc_row: tl.constexpr,
+def draw_tile(loc, scale, seed, first, row, origin, source, start, inside, n: tl.constexpr, loc_row: tl.constexpr,
               loc_column: tl.constexpr, scale_row: tl.constexpr, scale_column: tl.constexpr, stream,
               BLOCK: tl.constexpr):  # fmt: skip
     """μ, σ, ε and y of some columns."""
@@ -91,10 +91,10 @@ def draw_tile(loc, scale, seed, number, origin, source, start, inside, n: tl.con
     drawn = inside & (column < n)
     mu = read_tile(loc, origin, source, column, loc_row, loc_column, drawn, 0.0)
     if scale is None:
-        eps = noise(seed, number, start, stream, GUMBEL, BLOCK)
+        eps = noise(seed, first, row, start, stream, GUMBEL, BLOCK)
         return mu, 1.0, eps, mu + eps
     else:
-        eps = noise(seed, number, start, stream, GAUSSIAN, BLOCK)
+        eps = noise(seed, first, row, start, stream, GAUSSIAN, BLOCK)
         sigma = read_tile(scale, origin, source, column, scale_row, scale_column, drawn, 1.0)
         return mu, sigma, eps, tl.fma(sigma, eps, mu)
 
@@ -135,14 +135,13 @@ def forward_rows(
     """Whole rows, one tile of them for each program."""
     first, row, inside = rows_here(rows, EVEN, ROWS)
     column = tl.arange(0, BLOCK)[None, :]
-    number = first + row
     source, origin = row, first
     if REPEATS:
-        source, origin = number % period, 0
+        source, origin = (first + row) % period, 0
     key = tl.load(seed)
     t = read_rows(tau_rows, tau, first, row, inside)
     mu, sigma, eps, y = draw_tile(
-        loc, scale, key, number, origin, source, 0, inside,
+        loc, scale, key, first, row, origin, source, 0, inside,
         n, loc_row, loc_column, scale_row, scale_column, stream, BLOCK,
     )  # fmt: skip
     total = y

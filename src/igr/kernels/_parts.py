@@ -1,10 +1,14 @@
 """Kernels for rows too long for one program: each of several has a part of the columns, and they meet in between.
 
 A program reads its part once, keeps it in registers, writes the sums over it on a board, and waits until all programs
-of its row have done so; then it finishes its part with the sums of the row. Devices start programs in the order of
-their numbers, and those of a row follow each other: a row that waits does so for programs that run or are next to run,
-as long as there is room for all programs of one row at a time. Where there is not, and in the interpreter, which runs
-one program after another, a launch for the first half of the work and one for the second are made (``HALF``).
+of its row have done so; then it finishes its part with the sums of the row.
+
+Why that ends: a program takes its number from a counter as it starts, in whatever order the device starts them, and
+those of a row have numbers that follow each other. So only the row that was begun last can lack a program. All others
+have theirs on the device, and end; fewer programs than a row has wait for one that is yet to start, and that one is
+next, as soon as there is room beside them. Where there may be none (:func:`igr.kernels.sampling._all_run`), and in the
+interpreter, which runs one program after another, a launch for the first half of the work and one for the second are
+made (``HALF``).
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -38,9 +42,12 @@ _LOWEST = tl.constexpr(-3.4e38)  # below all scores, and finite: differences fro
 
 
 @triton.jit
-def part_here(PARTS: tl.constexpr, BLOCK: tl.constexpr):
-    """The row of this program, in 64 bits, its part of it, and the first column of that."""
-    program = tl.program_id(0)
+def part_here(arrived, rows, HALF: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    """The row of this program, in 64 bits, its part of it, and the first column of that.
+
+    Where programs wait for others, a program's number is how many have started before it, counted behind the rows.
+    """
+    program = tl.atomic_add(arrived + rows, 1, sem="relaxed") if HALF == WHOLE else tl.program_id(0)
     return (program // PARTS).to(tl.int64), program % PARTS, program % PARTS * BLOCK
 
 
@@ -164,7 +171,7 @@ def forward_parts(
 ):  # fmt: skip
     """One part of a row for each program."""
     GUMBEL: tl.constexpr = scale is None
-    first, part, start = part_here(PARTS, BLOCK)
+    first, part, start = part_here(arrived, rows, HALF, PARTS, BLOCK)
     row, inside = tl.zeros((1, 1), tl.int32), tl.full((1, 1), 1, tl.int1)
     column = start + tl.arange(0, BLOCK)[None, :]
     drawn, kept = column < n, column < K
@@ -176,7 +183,7 @@ def forward_parts(
     tau = read_rows(tau_rows, tau, first, row, inside)
     inverse = reciprocal(tau)
     mu, sigma, eps, raw = draw_tile(
-        loc, scale, tl.load(seed), first + row, origin, source, start, inside,
+        loc, scale, tl.load(seed), first, row, origin, source, start, inside,
         n, loc_row, loc_column, scale_row, scale_column, stream, BLOCK,
     )  # fmt: skip
     last = last_score(delta_rows, log_delta, tau, first, row, inside)
@@ -231,8 +238,9 @@ def backward_parts(
     REPEATS: tl.constexpr,
     board, arrived, HALF: tl.constexpr, PARTS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One part of a row for each program; what they tell each other is Σ g p."""
-    first, part, start = part_here(PARTS, BLOCK)
+    """One part of a row for each program; what they tell each other is Σ g p, and Σ p of rounded points."""
+    ROUNDED: tl.constexpr = p.dtype.element_ty.primitive_bitwidth < 32
+    first, part, start = part_here(arrived, rows, HALF, PARTS, BLOCK)
     row, inside = tl.zeros((1, 1), tl.int32), tl.full((1, 1), 1, tl.int1)
     column = start + tl.arange(0, BLOCK)[None, :]
     line, step = board + first * PARTS, rows * PARTS
@@ -244,11 +252,17 @@ def backward_parts(
     gradient = read_tile(g, first, row, column, g_row, g_column, column < K, 0.0)
     if HALF != SECOND:
         post(line + part + row, step, 0, total(point * gradient))
+        if ROUNDED:
+            post(line + part + row, step, 1, total(point))
     if HALF != FIRST:
         meet(arrived, first, PARTS, HALF)
-        dot = total(gather(line, step, 0, 0.0, PARTS, WIDTH))
+        # scalars: blocks of one number, two of them here, would each be spread over the columns in shared memory
+        dot = tl.sum(gather(line, step, 0, 0.0, PARTS, WIDTH))
+        if ROUNDED:
+            share = reciprocal(tl.sum(gather(line, step, 1, 0.0, PARTS, WIDTH)))
+            point, dot = point * share, dot * share
         write_gradients(
             d_loc, d_scale, point, gradient, dot, loc, scale, tl.load(seed), mu0, sigma0, stats, g_log_prob, g_kl,
-            inverse, first + row, first, row, origin, source, start, inside,
+            inverse, first, row, origin, source, start, inside,
             loc_row, loc_column, scale_row, scale_column, m_row, m_column, s_row, s_column, n, K, stream, BLOCK,
         )  # fmt: skip

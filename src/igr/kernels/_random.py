@@ -2,7 +2,7 @@ r"""Noise inside of kernels: Philox counters to normals and Gumbels, the same wh
 
 The noise of one call is a matrix. Its entry at (row, column) is one of the four outputs of a Philox block cipher with
 the call's 64-bit key and the counter (column // 4, row, stream, kind): number column % 4. The stream is the index of
-the device, so that devices seeded alike differ.
+the device, so that devices seeded alike differ. What a row has beyond 32 bits is beside the kind, which has three.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -14,7 +14,7 @@ import triton.language as tl
 
 ROUNDS = tl.constexpr(10)  # of Philox, as many as torch has; 7 are the fewest that pass BigCrush (Salmon et al., 2011)
 
-GAUSSIAN = tl.constexpr(0)
+GAUSSIAN = tl.constexpr(0)  # kinds of noise, below eight
 GUMBEL = tl.constexpr(1)
 
 _HARDWARE = tl.constexpr(not triton.knobs.runtime.interpret)  # the interpreter knows no instructions of a device
@@ -26,11 +26,15 @@ _ULP = tl.constexpr(2.3283064365386963e-10)  # 1 / 2^32
 
 
 @triton.jit
-def philox(seed, row, group, stream, kind: tl.constexpr):
-    """Four blocks of random 32-bit words; rows (R, 1) and groups (1, G) are joined as late as the rounds allow."""
+def philox(seed, row, group, stream, kind: tl.constexpr, high=0):
+    """Four blocks of random 32-bit words; rows (R, 1) and groups (1, G) are joined as late as the rounds allow.
+
+    ``high`` is what all these rows have beyond 32 bits.
+    """
     k0, k1 = (seed & 0xFFFFFFFF).to(tl.uint32), ((seed >> 32) & 0xFFFFFFFF).to(tl.uint32)
     c0, c1 = group.to(tl.uint32), row.to(tl.uint32)
-    c2, c3 = (tl.zeros((1, 1), tl.int32) + stream).to(tl.uint32), tl.full((1, 1), kind, tl.uint32)
+    c2 = (tl.zeros((1, 1), tl.int32) + stream).to(tl.uint32)
+    c3 = (tl.zeros((1, 1), tl.int64) + (high * 8 + kind)).to(tl.uint32)
     for _ in tl.static_range(ROUNDS):
         a, b = c0.to(tl.uint64) * 0xD2511F53, c2.to(tl.uint64) * 0xCD9E8D57
         c0, c1 = (b >> 32).to(tl.uint32) ^ c1 ^ k0, b.to(tl.uint32)
@@ -122,10 +126,13 @@ def _gumbel(word):
 
 
 @triton.jit
-def noise(seed, row, start, stream, kind: tl.constexpr, BLOCK: tl.constexpr):
-    """Noise (R, BLOCK) of these rows (R, 1) in the columns from ``start``, a multiple of four."""
+def noise(seed, first, row, start, stream, kind: tl.constexpr, BLOCK: tl.constexpr):
+    """Noise (R, BLOCK) of the rows (R, 1) from ``first`` in the columns from ``start``, a multiple of four.
+
+    ``first`` has 64 bits. Tiles have powers of two as their numbers of rows, so no tile crosses a multiple of 2^32.
+    """
     group = start // 4 + tl.arange(0, BLOCK // 4)[None, :]
-    a, b, c, d = philox(seed, row, group, stream, kind)
+    a, b, c, d = philox(seed, first + row, group, stream, kind, first >> 32)
     if kind == GUMBEL:
         a, b, c, d = _gumbel(a), _gumbel(b), _gumbel(c), _gumbel(d)
     else:
@@ -139,8 +146,10 @@ def write_noise(
     eps, seed, rows, columns, stream, KIND: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """The noise as a matrix, for those who ask for it itself."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    start = tl.program_id(1) * BLOCK
+    parts = tl.cdiv(columns, BLOCK)
+    first = (tl.program_id(0) // parts).to(tl.int64) * ROWS
+    row = tl.arange(0, ROWS)[:, None]
+    start = tl.program_id(0) % parts * BLOCK
     column = start + tl.arange(0, BLOCK)[None, :]
-    value = noise(tl.load(seed), row, start, stream, KIND, BLOCK)
-    tl.store(eps + row * columns + column, value, mask=(column < columns) & (row < rows))
+    value = noise(tl.load(seed), first, row, start, stream, KIND, BLOCK)
+    tl.store(eps + (first + row) * columns + column, value, mask=(column < columns) & (first + row < rows))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -38,7 +39,7 @@ def sample(
     Without ``scale`` the noise is Gumbel's, and ``loc`` the logits. The divergence is that from ``prior``: location and
     scale, or logits and nothing. The key of the noise is drawn from torch's own generator of the device.
     """
-    seed = torch.randint(2**63 - 1, (1,), dtype=torch.int64, device=loc.device, generator=generator)
+    seed = _key(loc, generator)
     own = _own_rows(loc.shape[:-1], batch)
     shape = torch.Size((*own, loc.shape[-1]))
     parameters = [None if x is None else _rows(x, shape) for x in (loc, scale, *prior)]
@@ -52,6 +53,17 @@ def sample(
     return Fused(
         z.reshape(*batch, K), log_q.reshape(batch) if log_prob else None, divergence.reshape(batch) if kl else None
     )
+
+
+def noise(shape: Sequence[int], like: Tensor, generator: torch.Generator | None = None, *, gumbel: bool) -> Tensor:
+    """The noise that :func:`sample` has for parameters of this shape, by itself; of the dtype of ``like``."""
+    rows, columns = math.prod(shape[:-1]), shape[-1] if shape else 1
+    eps: Tensor = ops.noise_of(_key(like, generator), rows, columns, gumbel)
+    return eps.reshape(tuple(shape)).to(like.dtype)
+
+
+def _key(like: Tensor, generator: torch.Generator | None) -> Tensor:
+    return torch.randint(2**63 - 1, (1,), dtype=torch.int64, device=like.device, generator=generator)
 
 
 def _own_rows(rows: torch.Size, batch: torch.Size) -> torch.Size:

@@ -109,6 +109,15 @@ def _(seed: Tensor, rows: int, columns: int, gumbel: bool) -> Tensor:
     return seed.new_empty(rows, columns, dtype=torch.float32)
 
 
+@noise_of.register_vmap
+def _(
+    info: Any, in_dims: tuple[int | None, ...], seed: Tensor, rows: int, columns: int, gumbel: bool
+) -> tuple[Tensor, int]:
+    """One key after another, for compilers as below."""
+    keys = seed.movedim(in_dims[0] or 0, 0)
+    return torch.stack([noise_of(key, rows, columns, gumbel) for key in keys]), 0
+
+
 class _Saved(NamedTuple):
     """The tensors of a call that its gradient needs."""
 
@@ -131,7 +140,8 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> Non
         soft if hard else z, seed, tau_rows,
         loc if terms else None, scale if terms else None, mu0, sigma0, stats if kl and scale is None else None,
     )  # fmt: skip
-    ctx.tau, ctx.gumbel, ctx.kl, ctx.repeats = tau, scale is None, kl, rows // loc.shape[0] if loc.shape[0] else 1
+    ctx.tau, ctx.gumbel, ctx.kl = tau, scale is None, kl
+    ctx.period, ctx.repeats = loc.shape[0], rows // loc.shape[0] if loc.shape[0] else 1
 
 
 def _backward(
@@ -149,7 +159,7 @@ def _backward(
             saved.stats, _dense(g_log_prob), _dense(g_kl), ctx.gumbel, need_loc, need_scale,
         )  # fmt: skip
     needed = (need_loc, need_scale)
-    both = [_summed(d, ctx.repeats) if need else None for d, need in zip(found, needed, strict=True)]
+    both = [_summed(d, ctx.repeats, ctx.period) if need else None for d, need in zip(found, needed, strict=True)]
     return (*both, *(None,) * 13)
 
 
@@ -157,9 +167,9 @@ def _dense(g: Tensor | None) -> Tensor | None:
     return None if g is None else g.contiguous()
 
 
-def _summed(d: Tensor, repeats: int) -> Tensor:
-    """Over the rows of the sample that have the same parameters."""
-    return d if repeats == 1 else d.unflatten(0, (repeats, -1)).sum(0)
+def _summed(d: Tensor, repeats: int, period: int) -> Tensor:
+    """Over the rows of the sample that have the same parameters, which may be none."""
+    return d if repeats == 1 else d.unflatten(0, (repeats, period)).sum(0)
 
 
 def _differentiable(
@@ -172,8 +182,10 @@ def _differentiable(
     tau = ctx.tau if saved.tau_rows is None else saved.tau_rows.unsqueeze(-1).float()
 
     def repeated(x: Tensor) -> Tensor:
-        return x.float().repeat(ctx.repeats, 1) if ctx.repeats > 1 else x.float()
+        return x.float().repeat(ctx.repeats, 1) if ctx.repeats != 1 else x.float()
 
+    if dtype != torch.float32:
+        p = p / p.sum(-1, keepdim=True)  # it was rounded, see igr.kernels._backward
     d = p * (g - (g * p).sum(-1, keepdim=True))
     if g_log_prob is not None:
         d = d + g_log_prob.unsqueeze(-1) * (K * p - 1)

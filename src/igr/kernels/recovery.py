@@ -20,9 +20,6 @@ from torch import Tensor
 from igr.kernels._normal import ROOT, expm1, factors, log1p, log_ndtr
 from igr.kernels._random import exp, reciprocal
 
-MOST_COLUMNS = 512
-"""The largest K - 1 for which a row is held in one program."""
-
 INTERPRETED = triton.knobs.runtime.interpret
 ROOT_OF_LEVEL = tl.constexpr(42.0**0.5)  # the window starts where F is exp(-42)
 ROOT_OF_TWO_LEVELS = tl.constexpr(84.0**0.5)
@@ -42,7 +39,7 @@ def recovered_log_probs(mu: Tensor, sigma: Tensor, x: Tensor, w: Tensor) -> tupl
     """The log-probabilities, (B, K), and for the gradient the sums of the rule, (B, K-1), and the windows, (B, 3).
 
     Arguments:
-        mu: (B, K-1), float32, where K - 1 is between 2 and :data:`MOST_COLUMNS`.
+        mu: (B, K-1), float32, where K - 1 is between 2 and :data:`igr.kernels.MOST_COLUMNS`.
         sigma: likewise.
         x: nodes of the rule on [0, 1], ascending.
         w: their weights.
@@ -75,7 +72,7 @@ def recovered_log_probs_backward(
     samples = gradient.shape[:-2].numel()
     if d_mu.numel():
         inputs = gradient.contiguous(), mu.contiguous(), sigma.contiguous(), x, w, log_p, sums, window
-        grid = (triton.cdiv(rows, block["ROWS"]), samples)
+        grid = (triton.cdiv(rows, block["ROWS"]) * samples,)
         sizes = {"WIDTH": columns, "NODES": len(x), "LOGS": INTERPRETED, **block}
         with torch.cuda.device_of(mu):
             _backward[grid](*inputs, d_mu, d_sigma, rows, 1, **sizes)
@@ -167,12 +164,17 @@ def _cdf_and_rest(z, positive_first, step, valid, LOGS: tl.constexpr):
 
 @triton.jit
 def _normaliser(log_mass, last, valid):
-    """The largest of the logarithms, and that of the sum relative to it: exact as all others tend to zero."""
+    """The largest of the logarithms, and that of the sum relative to it: exact as all others tend to zero.
+
+    The largest is NaN if one of them is.
+    """
+    spoilt = tl.max((valid & (log_mass != log_mass)).to(tl.int32), axis=1, keep_dims=True) > 0
     log_mass = tl.where(valid, log_mass, float("-inf"))
     top = tl.maximum(tl.max(log_mass, axis=1, keep_dims=True), last)
     others = tl.sum(tl.where(log_mass < top, tl.exp(log_mass - top), 0.0), axis=1, keep_dims=True)
     others += tl.where(last < top, tl.exp(last - top), 0.0)
     as_large = tl.sum((log_mass == top).to(tl.float32), axis=1, keep_dims=True) + (last == top).to(tl.float32)
+    top = tl.where(spoilt | (last != last), float("nan"), top)
     return top, log1p(others + (tl.maximum(as_large, 1.0) - 1.0))
 
 
@@ -192,6 +194,7 @@ def _forward(
     mu = tl.load(mu_ptr + at, mask=valid & inside, other=0.0)
     sigma = tl.load(sigma_ptr + at, mask=valid & inside, other=1.0)
     per = tl.div_rn(1.0, sigma)  # an error of z is one of z² times as much in the logarithm of a small probability
+    per = tl.where(sigma > 0, per, float("nan"))  # no scale, no probabilities: nobody looks at values on a device
     t0, width, a = _window(mu, sigma, per, valid)
     span = log1p(width / a)
     start = t0 - mu
@@ -219,8 +222,9 @@ def _backward(
     WIDTH: tl.constexpr, NODES: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, LOGS: tl.constexpr,
 ):  # fmt: skip
     column = tl.arange(0, COLUMNS)[None, :]
-    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
-    sample = tl.program_id(1).to(tl.int64) * rows
+    tiles = tl.cdiv(rows, ROWS)
+    row = (tl.program_id(0) % tiles * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
+    sample = (tl.program_id(0) // tiles).to(tl.int64) * rows
     valid, inside = column < WIDTH, row < rows
     at, row_at = row * WIDTH + column * step, row * (WIDTH + 1)
     mu = tl.load(mu_ptr + at, mask=valid & inside, other=0.0)

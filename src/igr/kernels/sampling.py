@@ -14,6 +14,7 @@ import torch
 import triton
 from torch import Tensor
 
+from igr.kernels import waiting
 from igr.kernels._backward import backward_rows
 from igr.kernels._forward import forward_rows
 from igr.kernels._parts import FIELDS, FIRST, SECOND, WHOLE, backward_parts, forward_parts
@@ -30,8 +31,8 @@ class Tiling(NamedTuple):
     num_warps: int
 
 
-def tiling(K: int, backward: bool) -> Tiling:
-    """The table of tiles, by the number of categories: measured, not derived."""
+def tiling(K: int) -> Tiling:
+    """The table of tiles, by the number of categories, forward and backward: measured, not derived."""
     if K > LONGEST:
         return Tiling(1, 4096, 8)
     block = max(4, triton.next_power_of_2(K))
@@ -100,9 +101,9 @@ def forward(
         rows, loc.shape[0], _stream(loc), n, K, rows != loc.shape[0], hard,
     ]  # fmt: skip
     if K > LONGEST:
-        _launch_parts(forward_parts, tiling(K, backward=False), rows, K, loc, arguments, FIELDS)
+        _launch_parts(forward_parts, tiling(K), rows, K, loc, arguments, FIELDS)
     else:
-        _launch(forward_rows, tiling(K, backward=False), rows, loc, arguments)
+        _launch(forward_rows, tiling(K), rows, loc, arguments)
     return out
 
 
@@ -134,9 +135,9 @@ def backward(
         *_strides(g, loc, scale, mu0, sigma0), scalars.tau, rows, period, _stream(p), n, K, rows != period,
     ]  # fmt: skip
     if K > LONGEST:
-        _launch_parts(backward_parts, tiling(K, backward=True), rows, K, p, arguments, 1)
+        _launch_parts(backward_parts, tiling(K), rows, K, p, arguments, 2)
     else:
-        _launch(backward_rows, tiling(K, backward=True), rows, p, arguments)
+        _launch(backward_rows, tiling(K), rows, p, arguments)
     return d_loc, d_scale
 
 
@@ -146,7 +147,7 @@ def noise(seed: Tensor, rows: int, columns: int, *, gumbel: bool, stream: int | 
     block = min(1024, max(4, triton.next_power_of_2(columns)))
     tile = Tiling(4096 // block, block, 4)
     if eps.numel():
-        grid = (triton.cdiv(rows, tile.rows), triton.cdiv(columns, block))
+        grid = (triton.cdiv(rows, tile.rows) * triton.cdiv(columns, block),)
         stream = _stream(seed) if stream is None else stream
         with _on(seed):
             write_noise[grid](eps, seed, rows, columns, stream, int(gumbel), tile.rows, block, num_warps=tile.num_warps)
@@ -171,7 +172,7 @@ def _launch_parts(
     parts = triton.cdiv(K, tile.block)
     board = like.new_empty(fields, rows, parts, dtype=torch.float32)
     meet = _all_run(parts, like)
-    arrived = like.new_zeros(rows, dtype=torch.int32) if meet else None
+    arrived = like.new_zeros(rows + 1, dtype=torch.int32) if meet else None  # of each row, and all that have started
     sizes = parts, triton.next_power_of_2(parts), tile.block
     with _on(like):
         for half in (WHOLE,) if meet else (FIRST, SECOND):
@@ -179,10 +180,13 @@ def _launch_parts(
 
 
 def _all_run(parts: int, like: Tensor) -> bool:
-    """Whether there is room for all programs of a row at the same time, even if others have half of the device."""
-    if triton.knobs.runtime.interpret:
+    """Whether programs may wait, and all of a row have room at the same time, even if four launches have some waiting.
+
+    A launch has fewer than ``parts`` programs that wait for one that has not started.
+    """
+    if triton.knobs.runtime.interpret or not waiting():
         return False
-    return 2 * parts <= torch.cuda.get_device_properties(like.device).multi_processor_count
+    return 4 * parts <= torch.cuda.get_device_properties(like.device).multi_processor_count
 
 
 def _on(like: Tensor) -> contextlib.AbstractContextManager[Any]:

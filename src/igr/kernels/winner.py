@@ -17,9 +17,6 @@ from torch import Tensor
 from igr.kernels._normal import expm1, log1p, tail
 from igr.kernels._random import exp, log
 
-MOST_COLUMNS = 512
-"""The largest K - 1 for which a row is held in one program."""
-
 DROP = tl.constexpr(36.0)  # as in igr._winner
 LOG_DROP = tl.constexpr(3.58351893845611)
 LEAST = tl.constexpr(1.0842021724855044e-19)  # in place of zero: it has a logarithm, and its square an inverse
@@ -37,7 +34,7 @@ def winner_slopes(mu: Tensor, sigma: Tensor, wins: Tensor, m: Tensor, x: Tensor,
     """:func:`igr._winner.slopes`: dm / dμ and dm / dσ, (B, K-1).
 
     Arguments:
-        mu: (B, K-1), float32, where K - 1 is at most :data:`MOST_COLUMNS`.
+        mu: (B, K-1), float32, where K - 1 is at most :data:`igr.kernels.MOST_COLUMNS`.
         sigma: likewise.
         wins: which coordinate is the largest, (B, K-1), boolean.
         m: its value, (B, 1).
