@@ -18,15 +18,18 @@ images are random bits; nothing depends on what they show.
 How to read the times. Everything runs once in a round, in a random order; ms are medians over rounds. Two threads on
 cores that others use can be many times slower than one: use --threads 1 there, or wait.
 
-    python benchmarks/training.py [--device cuda] [--rounds 7] [--steps 50] [--temperatures 2] [--threads 2] [--quick]
+    python benchmarks/training.py [--device cuda] [--rounds 7] [--steps 50] [--temperatures 2] [--threads 2]
+                                  [--json FILE] [--quick]
 """
 
 import argparse
+import json
 import random
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -57,6 +60,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=50, help="steps in a round")
     parser.add_argument("--temperatures", type=int, help="in the ensemble, times five seeds; 2, or all 10 on CUDA")
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there as well")
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
     if args.quick:
@@ -70,12 +74,20 @@ def main() -> None:
     head = f"{'architecture':13}{'method':12}{'eager':>9}{'one':>9}{'ensemble':>10}{'floor':>8}"
     print(f"{head}{'published':>11}{'times':>7}{'model-epochs/s, eager and ensemble':>38}")
     print(f"{'':25}{'ms/step':>9}{'ms/step':>9}{'ms/model':>10}{'ms':>8}{'ms/step':>11}")
+    found = []
     for architecture in ("linear",) if args.quick else ("linear", "nonlinear"):
         for method in ("igr-i", "gs") if args.quick else ("igr-i", "igr-planar", "igr-sb", "gs"):
-            print(row(architecture, method, device, args), flush=True)
+            found.append(row(architecture, method, device, args))
+    if args.json:
+        name = (
+            torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+        )
+        about = {"device": name, "torch": torch.__version__, "quick": args.quick}
+        args.json.write_text(json.dumps({**about, "rows": found}, indent=1) + "\n", encoding="utf-8")
 
 
-def row(architecture: str, method: str, device: torch.device, args: argparse.Namespace) -> str:
+def row(architecture: str, method: str, device: torch.device, args: argparse.Namespace) -> dict[str, object]:
+    """Prints a row of the table, and returns it."""
     cell = SPECS[f"table1/mnist/{architecture}/{method}"]
     assert isinstance(cell, Vae)
     priors = cell.prior_temperatures[:1]
@@ -104,8 +116,13 @@ def row(architecture: str, method: str, device: torch.device, args: argparse.Nam
         line += f"{'-':>11}{'-':>7}"
     else:
         line += f"{peer:11.2f}{peer / alone:7.2f}"
-    rates = f"{1e3 / eager / STEPS_PER_EPOCH:.2f} and {1e3 / shared / STEPS_PER_EPOCH:.2f}"
-    return f"{line}{rates:>38}"
+    rates = [1e3 / ms / STEPS_PER_EPOCH for ms in (eager, alone, shared)]
+    print(f"{line}{f'{rates[0]:.2f} and {rates[2]:.2f}':>38}", flush=True)
+    return {
+        "architecture": architecture, "method": method, "models": len(several.members),
+        "eager_ms": eager, "one_ms": alone, "ensemble_ms": times["ensemble"], "floor_ms": times["floor"],
+        "model_epochs_per_second": dict(zip(("eager", "one", "ensemble"), rates, strict=True)),
+    }  # fmt: skip
 
 
 class Eager(Ensemble):

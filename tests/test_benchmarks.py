@@ -3,9 +3,14 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
+
+from igr.paper.ensemble import Ensemble
+from igr.paper.specs import SPECS
 
 ROOT = Path(__file__).parents[1]
 METHODS = ("IGR-I", "IGR-SB", "IGR-Planar", "GS", "torch RelaxedOneHot", "F.gumbel_softmax")
@@ -106,6 +111,24 @@ def test_estimator_training():
         assert re.search(r"\d+ members +[\d.]+ ms +[\d.]+ steps/s  failed 0  ", line)
         first, second = re.findall(r"([\d.]+) to [\d.]+", line)
         assert float(second) < float(first)  # one step of learning
+
+
+def test_step_profile(monkeypatch):
+    if not torch.cuda.is_available():
+        assert quick("step_profile.py")[-1] == "There is no CUDA device here: nothing to profile."
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import step_profile
+
+    images = np.zeros((100, 784), dtype=np.uint8)
+    cell = replace(SPECS["table1/mnist/linear/igr-i"], temperatures=(0.5,), seeds=(1, 2))
+    moved = step_profile.bytes_moved(Ensemble(cell, images, torch.device("cpu")))
+    numbers = {"w": (784 * 360, 200 * 784), "x": (100 * 784, 100 * 200), "y": (100 * 360, 100 * 784)}
+    forward = sum(map(sum, numbers.values()))
+    assert moved == {
+        "products forward": 2 * 4 * forward,
+        "input gradients": 2 * 4 * sum(sizes[1] for sizes in numbers.values()),
+        "Adam": 2 * 4 * (forward + 5 * sum(numbers["w"])),
+    }
 
 
 def test_mixture_training():

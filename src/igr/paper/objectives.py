@@ -56,8 +56,7 @@ def objective(vae: EnsembleVae, x: Tensor, tau: Tensor, prior: Prior, noise: Ten
         noise: ``(S, E, B, N, K - 1)`` standard normal, or ``(S, E, B, N, K)`` standard Gumbel for GS.
     """
     cell = vae.cell
-    flow = _of_images(vae.flow, x.shape[1]) if kernels.usable(x) else vae.flow
-    z, kl = fast(_sample_and_kl, x)(cell, vae.say(x), flow, tau, prior, noise)
+    z, kl = fast(_sample_and_kl, x)(cell, vae.say(x), vae.flow, tau, prior, noise)
     return fast(_bound, x)(cell.bound, vae.log_px(x, z), kl)
 
 
@@ -78,15 +77,6 @@ def _sample_and_kl(
     if cell.bound == "elbo" and not cell.landing and cell.protocol == "honest":
         closed = closed_form_kl(cell.method, parameters, prior)
     return z, log_ratio(cell, parameters, tau, prior, noise, sample) if closed is None else closed
-
-
-def _of_images(flow: Flow, num_images: int) -> Flow:
-    """The parameters of planar maps once for every image, ``(E, B, N, ...)``.
-
-    Broadcast over images, they and all before them would have wrong gradients for all members but the first: so
-    torch 2.11 compiles the product of w and y for CUDA.
-    """
-    return [(*(each.expand(-1, num_images, *each.shape[2:]).contiguous() for each in layer),) for layer in flow]
 
 
 def _bound(kind: str, log_px: Tensor, kl: Tensor) -> Tensor:
@@ -186,15 +176,30 @@ def _draw(cell: Vae, parameters: Tensors, flow: Flow, tau: Tensor, noise: Tensor
         return Draw(log_z.exp(), scores, log_z, 0.0)
     mu, xi = parameters
     y = torch.addcmul(mu, xi.exp(), noise)
-    scores, ladj = y, torch.zeros_like(y[..., 0]) if cell.method == "igr-planar" else 0.0
-    for part in _maps(cell, flow):
-        if isinstance(part, Planar):
-            scores, change = call_and_ladj(part, scores)
-            ladj = ladj + change
-        else:
-            scores = part(scores)
+    scores, ladj = _mapped(cell, y, flow)
     z = log_softmax(F.pad(scores / tau, (0, 1))).exp()  # the softmax++ of equation 15, with δ = 1
     return Draw(z, scores, y, ladj)
+
+
+def _mapped(cell: Vae, y: Tensor, flow: Flow) -> tuple[Tensor, Tensor | float]:
+    """y after the flow, and the log-determinant of a planar one.
+
+    What is compiled for CUDA leaves a planar one to kernels: as torch 2.11 compiles the product of y and w, which
+    images share, it has wrong gradients for all members but the first.
+    """
+    if cell.method == "igr-planar" and y.dtype == torch.float32 and kernels.usable(y):
+        from igr.paper.planar_kernels import planar_flow
+
+        u, w, b = (torch.stack(each) for each in zip(*flow, strict=True))
+        return planar_flow(y, u, w, b)
+    ladj = torch.zeros_like(y[..., 0]) if cell.method == "igr-planar" else 0.0
+    for part in _maps(cell, flow):
+        if isinstance(part, Planar):
+            y, change = call_and_ladj(part, y)
+            ladj = ladj + change
+        else:
+            y = part(y)
+    return y, ladj
 
 
 def log_softmax(x: Tensor) -> Tensor:
