@@ -15,7 +15,8 @@ PACKAGE = Path(__file__).parents[1] / "src" / "igr"
 LAYERS = (
     ("_checks",),
     ("_scalars", "_terms"),
-    ("_simplex", "_draws", "_sample_terms", "functional", "quadrature", "schedules", "kernels"),
+    ("_simplex", "_draws", "_sample_terms", "_top_k", "functional", "quadrature", "kernels"),
+    ("_suggest", "schedules"),
     ("_normal", "_stick_recovery", "_stick_jacobian", "recovery", "_locations", "_winner", "conditional"),
     ("_constraints", "_planar", "transforms"),
     (
@@ -31,7 +32,7 @@ LAYERS = (
     ),
     ("kl",),
     ("prior", "estimators"),
-    ("nn", "testing"),
+    ("_planar_flow", "_bottleneck_parts", "_bottleneck", "nn", "testing"),
     ("__init__",),
     ("lab", "paper"),
     ("explorer", "_commands", "cli", "__main__"),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         prior,
         quadrature,
         recovery,
+        schedules,
         testing,
         transforms,
     )
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from igr.kumaraswamy import Kumaraswamy
     from igr.prior import fit_prior, match_moments
     from igr.recovery import QuadratureError, recovered_log_probs, recovered_log_probs_stick_breaking
+    from igr.schedules import Suggestion, suggest_temperature
     from igr.transforms import Planar, SoftmaxPlusPlus, StickBreaking, VertexInterpolation
 
 _MODULES = (
@@ -60,6 +62,7 @@ _MODULES = (
     "prior",
     "quadrature",
     "recovery",
+    "schedules",
     "testing",
     "transforms",
 )
@@ -96,6 +99,9 @@ _HOMES = {
     # priors
     "fit_prior": "prior",
     "match_moments": "prior",
+    # temperatures
+    "suggest_temperature": "schedules",
+    "Suggestion": "schedules",
     # divergences
     "monte_carlo_kl": "kl",
     "categorical_kl": "kl",
@@ -114,6 +120,7 @@ __all__ = [
     "prior",
     "quadrature",
     "recovery",
+    "schedules",
     "testing",
     "transforms",
     "InvertibleReparameterization",
@@ -140,6 +147,8 @@ __all__ = [
     "conditional_path_gumbel",
     "fit_prior",
     "match_moments",
+    "suggest_temperature",
+    "Suggestion",
     "monte_carlo_kl",
     "categorical_kl",
 ]

@@ -40,9 +40,14 @@ def validation(validate_args: bool | None) -> bool:
     return __debug__ if validate_args is None else validate_args
 
 
-def widen(x: Tensor) -> Tensor:
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
     """Half precisions are computed in float32; everything else as it is."""
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def widen(x: Tensor) -> Tensor:
+    """In the dtype that it is computed in."""
+    return x.to(wide_dtype(x.dtype))
 
 
 def expand(x: Tensor, shape: torch.Size) -> Tensor:
@@ -102,8 +107,9 @@ def check_row_scalar(
 ) -> float | Tensor:
     """A positive number, a 0-d tensor, or a tensor with last axis 1 (one value per row).
 
-    With ``like``, where it is about to be used: in that dtype, and without a look at values that are not on the CPU,
-    which would wait for the device at every call. Distributions and transforms look when they are built.
+    With ``like``, where it is about to be used: in the dtype that this is computed in, and without a look at values
+    that are not on the CPU, which would wait for the device at every call. Distributions and transforms look when they
+    are built.
     """
     if isinstance(value, Tensor):
         check_tensor(name, value)
@@ -121,7 +127,7 @@ def check_row_scalar(
     if scalar.device.type == "cpu":
         check_range(name, scalar, at_most=at_most)
     broadcast(**{name: scalar, "rows": torch.Size((*like.shape[:-1], 1))})
-    return scalar.to(like.dtype)
+    return scalar.to(wide_dtype(like.dtype))
 
 
 def check_range(name: str, value: float | Tensor, *, at_most: float = math.inf) -> None:

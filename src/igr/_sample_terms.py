@@ -8,7 +8,16 @@ import torch
 from torch import Tensor
 
 from igr import _terms
-from igr._checks import broadcast, check_parameter, check_range, check_row_scalar, check_tensor, is_number, widen
+from igr._checks import (
+    broadcast,
+    check_parameter,
+    check_range,
+    check_row_scalar,
+    check_tensor,
+    is_number,
+    wide_dtype,
+    widen,
+)
 from igr._draws import fused_sample, fusible, gaussian_noise, gumbel_noise, location_scale, sample_shape
 from igr._scalars import log_row
 from igr._simplex import harden, log_softmaxpp, one_hot_argmax, straight_through
@@ -61,16 +70,16 @@ def gaussian_softmax_terms(
         (torch.Size([4, 10]), torch.Size([4]), tensor([0., 0., 0., 0.]))
     """
     loc, scale = location_scale(loc, scale)
-    mu, sigma = widen(loc), widen(scale)
-    tau, delta = check_row_scalar("tau", tau, mu), check_row_scalar("delta", delta, mu)
-    shape = sample_shape(mu.shape, mu.shape[-1] + 1, None, tau=tau, delta=delta)
-    known = (None, None) if prior is None else _prior_of(prior, mu)
+    tau, delta = check_row_scalar("tau", tau, loc), check_row_scalar("delta", delta, loc)
+    shape = sample_shape(loc.shape, loc.shape[-1] + 1, None, tau=tau, delta=delta)
+    known = (None, None) if prior is None else _prior_of(prior, loc)
     if fusible(generator, (loc, scale), (tau, delta, *known)):
         found = fused_sample(
             loc, scale, shape[:-1], tau, delta, hard=hard, log_prob=True, kl=prior is not None, prior=known,
             generator=generator,
         )  # fmt: skip
         return SampleTerms(found.z, found.log_prob, found.kl)  # type: ignore[arg-type]
+    mu, sigma = widen(loc), widen(scale)
     eps = gaussian_noise(shape, mu, generator)
     y = torch.addcmul(mu, sigma, eps)
     log_z = log_softmaxpp(y, tau, delta)
@@ -113,18 +122,19 @@ def gumbel_softmax_terms(
         >>> z.shape, log_q.shape, bool((kl.abs() < 1e-6).all())
         (torch.Size([4, 10]), torch.Size([4]), True)
     """
-    log_alpha = widen(check_parameter("logits", logits, "K"))
-    tau = check_row_scalar("tau", tau, log_alpha)
-    shape = sample_shape(log_alpha.shape, logits.shape[-1], None, tau=tau)
+    check_parameter("logits", logits, "K")
+    tau = check_row_scalar("tau", tau, logits)
+    shape = sample_shape(logits.shape, logits.shape[-1], None, tau=tau)
     if prior_logits is not None:
-        prior_logits = widen(check_parameter("prior_logits", prior_logits, "K")).to(log_alpha.dtype)
-        _check_within("prior_logits", prior_logits, log_alpha)
+        prior_logits = check_parameter("prior_logits", prior_logits, "K").to(wide_dtype(logits.dtype))
+        _check_within("prior_logits", prior_logits, logits)
     if fusible(generator, (logits,), (tau, prior_logits)):
         found = fused_sample(
             logits, None, shape[:-1], tau, hard=hard, log_prob=True, kl=True, prior=(prior_logits, None),
             generator=generator,
         )  # fmt: skip
         return SampleTerms(found.z, found.log_prob, found.kl)  # type: ignore[arg-type]
+    log_alpha = widen(logits)
     full = log_alpha.expand(shape)
     eps = gumbel_noise(full, generator)
     log_z = (_terms.exact_differences(full, eps) / tau).log_softmax(-1)
@@ -136,13 +146,14 @@ def gumbel_softmax_terms(
 
 
 def _prior_of(prior: tuple[Tensor | float, Tensor | float], mu: Tensor) -> tuple[Tensor, Tensor]:
-    """μ₀ and σ₀ as tensors like μ, of at most its shape."""
-    found = []
+    """μ₀ and σ₀ as tensors of at most the shape of μ, in the dtype that it is computed in."""
+    found, dtype = [], wide_dtype(mu.dtype)
     for name, value in zip(("prior location", "prior scale"), prior, strict=True):
-        tensor = mu.new_full((1,), float(value)) if is_number(value) else check_tensor(name, value).to(mu.dtype)
+        number = is_number(value)
+        tensor = mu.new_full((1,), float(value), dtype=dtype) if number else check_tensor(name, value).to(dtype)
         # a look at a tensor elsewhere would wait for its device
-        if name == "prior scale" and (is_number(value) or tensor.device.type == "cpu"):
-            check_range(name, float(value) if is_number(value) else tensor)
+        if name == "prior scale" and (number or tensor.device.type == "cpu"):
+            check_range(name, float(value) if number else tensor)
         _check_within(name, tensor, mu)
         found.append(tensor)
     return found[0], found[1]

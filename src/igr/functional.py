@@ -37,6 +37,7 @@ from igr._simplex import (
     vertex_interpolation_inverse,
 )
 from igr._simplex import one_hot_argmax as one_hot_argmax
+from igr._top_k import gaussian_top_k, gumbel_top_k
 
 __all__ = [
     "softmaxpp",
@@ -52,6 +53,8 @@ __all__ = [
     "straight_through",
     "gaussian_softmax",
     "gumbel_softmax",
+    "gaussian_top_k",
+    "gumbel_top_k",
     "SampleTerms",
     "gaussian_softmax_terms",
     "gumbel_softmax_terms",
@@ -99,11 +102,11 @@ def gaussian_softmax(
         tensor(32.)
     """
     loc, scale = location_scale(loc, scale)
-    mu, sigma = widen(loc), widen(scale)
-    tau, delta = check_row_scalar("tau", tau, mu), check_row_scalar("delta", delta, mu)
-    shape = sample_shape(mu.shape, mu.shape[-1] + 1, mask, tau=tau, delta=delta)
+    tau, delta = check_row_scalar("tau", tau, loc), check_row_scalar("delta", delta, loc)
+    shape = sample_shape(loc.shape, loc.shape[-1] + 1, mask, tau=tau, delta=delta)
     if fusible(generator, (loc, scale), (tau, delta), mask):
         return fused_sample(loc, scale, shape[:-1], tau, delta, mask, hard=hard, generator=generator).z
+    mu, sigma = widen(loc), widen(scale)
     eps = gaussian_noise(shape, mu, generator)
     y = torch.addcmul(mu, sigma, eps)  # (*, K-1)
     scores = F.pad(y, (0, 1)) if hard else None
@@ -141,12 +144,12 @@ def gumbel_softmax(
         >>> gumbel_softmax(torch.zeros(5, 3), tau=0.1, mask=mask)[:, 2]
         tensor([0., 0., 0., 0., 0.])
     """
-    log_alpha = widen(check_parameter("logits", logits, "K"))
-    tau = check_row_scalar("tau", tau, log_alpha)
-    shape = sample_shape(log_alpha.shape, logits.shape[-1], mask, tau=tau)
+    check_parameter("logits", logits, "K")
+    tau = check_row_scalar("tau", tau, logits)
+    shape = sample_shape(logits.shape, logits.shape[-1], mask, tau=tau)
     if fusible(generator, (logits,), (tau,), mask):
         return fused_sample(logits, None, shape[:-1], tau, 1.0, mask, hard=hard, generator=generator).z
-    log_alpha = log_alpha.expand(shape)
+    log_alpha = widen(logits).expand(shape)
     if mask is not None:  # a forbidden category's logit, were it -inf, would make the gradient of τ NaN
         log_alpha = log_alpha.masked_fill(~mask, 0.0)
     scores = log_alpha + gumbel_noise(log_alpha, generator)

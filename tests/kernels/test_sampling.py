@@ -8,6 +8,7 @@ import pytest
 import torch
 from philox import MASK, noise, philox
 from scipy import stats
+from torch.utils._python_dispatch import TorchDispatchMode
 
 pytest.importorskip("triton")
 
@@ -200,6 +201,35 @@ def test_rows_of_scalars_and_masks(hard):
     )
     assert (functional.gaussian_softmax(loc, scale, 0.5, mask=mask)[~mask] == 0).all()
     assert (functional.gumbel_softmax(logits, 0.5, mask=mask)[~mask] == 0).all()
+
+
+class Copies(TorchDispatchMode):
+    """Counts copies into another dtype."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        self.count += function is torch.ops.aten._to_copy.default and arguments[0].numel() > 1
+        return function(*arguments, **(options or {}))
+
+
+def test_nothing_is_widened_outside_of_kernels():
+    """A copy of half-precision parameters in float32 takes longer than the kernel itself."""
+    loc, scale = parameters(20, 9, torch.bfloat16)
+    ways = [
+        lambda: functional.gaussian_softmax(loc, scale, 0.5),
+        lambda: functional.gumbel_softmax(loc, 0.5),
+        lambda: functional.gaussian_softmax_terms(loc, scale, 0.5, prior=(0.0, 1.0)),
+        lambda: functional.gumbel_softmax_terms(loc, 0.5),
+        GumbelSoftmax(0.5, loc, validate_args=False).rsample,
+    ]
+    for way in ways:
+        with Copies() as copies:
+            way()
+        assert copies.count == 0
+    with kernels.disabled(), Copies() as copies:  # it can tell
+        ways[0]()
+    assert copies.count > 0
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -1,0 +1,141 @@
+"""What a bottleneck is made of: its prior as tensors, and the divergences and probabilities under a mask."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributions import constraints
+
+from igr import _terms
+from igr._checks import check_parameter, describe
+from igr.distributions import GumbelSoftmax, InvertibleGaussian, Relaxation
+from igr.prior import fit_prior
+from igr.recovery import recovered_log_probs
+from igr.transforms import StickBreaking
+
+OPTIONS = {
+    "relaxation": ("igr-i", "igr-sb", "igr-planar", "gs"),
+    "estimator": ("reparameterized", "straight-through"),
+    "eval_mode": ("sample", "argmax", "mean"),
+    "kl": ("continuous", "discrete"),
+}
+FAR = -1e4  # where the score of a forbidden category is put: its softmax is exactly zero at temperatures below 10
+AHEAD = 9  # standard deviations by which one of the others is above the last category, if that one is forbidden
+
+
+class PriorParts(NamedTuple):
+    """The discrete log-probabilities, ``(K,)`` or ``(N, K)``, and for Gaussians the locations and scales."""
+
+    log_probs: Tensor
+    loc: Tensor | None = None
+    scale: Tensor | None = None
+
+
+def prior_parts(relaxation: str, prior: Tensor | Relaxation | None, N: int, K: int) -> PriorParts:
+    """The prior of N variables: uniform, of given probabilities, or that of a relaxation of the same kind."""
+    sticks = relaxation == "igr-sb"
+    if isinstance(prior, Relaxation):
+        return _parts_of(relaxation, prior, N, K)
+    probs = torch.full((K,), 1 / K, dtype=torch.float64) if prior is None else _check_probs(prior, N, K)
+    if relaxation == "gs":
+        return PriorParts(probs.log())
+    loc = _uniform_locations(K, sticks) if prior is None else _locations(probs, sticks)
+    return PriorParts(probs.log(), loc, torch.ones_like(loc))
+
+
+@cache
+def _uniform_locations(K: int, sticks: bool) -> Tensor:
+    """Those of the uniform distribution, which take a while for many sticks."""
+    return _locations(torch.full((K,), 1 / K, dtype=torch.float64), sticks)
+
+
+def _locations(probs: Tensor, sticks: bool) -> Tensor:
+    fitted = fit_prior(probs, temperature=1.0, flow=StickBreaking() if sticks else None)
+    assert isinstance(fitted, InvertibleGaussian)  # these are no probabilities of all integers
+    return fitted.loc
+
+
+def _check_probs(prior: Tensor, N: int, K: int) -> Tensor:
+    probs = check_parameter("prior", prior, "K").detach().double()
+    if probs.shape not in {(K,), (N, K)}:
+        raise ValueError(f"prior must have shape ({K},) or ({N}, {K}), got {tuple(probs.shape)}")
+    if not bool(constraints.simplex.check(probs).all() & (probs > 0).all()):
+        raise ValueError(
+            "prior must be positive probabilities that sum to one; what has probability zero is forbidden by a mask"
+        )
+    return probs / probs.sum(-1, keepdim=True)
+
+
+def _parts_of(relaxation: str, prior: Relaxation, N: int, K: int) -> PriorParts:
+    kind = GumbelSoftmax if relaxation == "gs" else InvertibleGaussian
+    flow = getattr(prior, "flow", None)
+    fits = flow == StickBreaking() if relaxation == "igr-sb" else flow is None
+    if not isinstance(prior, kind) or not fits:
+        wanted = "StickBreaking() as its flow" if relaxation == "igr-sb" else "no flow"
+        what = "a GumbelSoftmax" if relaxation == "gs" else f"an InvertibleGaussian with {wanted}"
+        raise TypeError(f"the prior of {relaxation} must be probabilities or {what}, got {prior}")
+    shape = (*prior.batch_shape, *prior.event_shape)
+    if shape not in {(K,), (N, K)}:
+        raise ValueError(f"prior must have batch shape () or ({N},) and {K} categories, got {prior}")
+    log_probs = prior.recovered().logits.detach()
+    if isinstance(prior, InvertibleGaussian):
+        return PriorParts(log_probs, prior.loc.detach(), prior.scale.detach())
+    return PriorParts(log_probs)
+
+
+def move_forbidden(mu: Tensor, sigma: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """The parameters of IGR-I without its forbidden categories, of which the last cannot be one."""
+    allowed = mask[..., :-1]
+    return torch.where(allowed, mu, FAR), torch.where(allowed, sigma, 1.0)
+
+
+def masked_log_probs(mu: Tensor, sigma: Tensor, mask: Tensor) -> Tensor:
+    """Log-probabilities of the largest score among the allowed, the last score being zero; -inf where forbidden.
+
+    Where the last is forbidden, the others are moved up together, which leaves their order as it is, until one of them
+    is above it.
+    """
+    allowed, last = mask[..., :-1], mask[..., -1:]
+    with torch.no_grad():
+        needed = torch.where(allowed, AHEAD * sigma - mu, torch.inf).amin(-1, keepdim=True).clamp(min=0.0)
+    mu, sigma = move_forbidden(mu + torch.where(last, 0.0, needed), sigma, mask)
+    with torch.autocast(mu.device.type, enabled=False):
+        log_p = recovered_log_probs(mu, sigma)
+    return log_p.masked_fill(~mask, -torch.inf).log_softmax(-1)
+
+
+def masked_gaussian_kl(mu: Tensor, sigma: Tensor, mu0: Tensor, sigma0: Tensor, mask: Tensor) -> Tensor:
+    r"""The divergence of IGR-I and a prior, both without the forbidden categories.
+
+    Where the last category is allowed, that of the Gaussians of the other allowed ones. Where it is forbidden, only
+    differences of scores matter: from the divergence of the m Gaussians, that of what all of them have in common, given
+    the differences, is taken away; with weights :math:`w_k = \sigma_k^{-2}` and :math:`\delta = \mu - \mu_0`,
+
+    .. math:: \frac{1}{2} \Bigl(\frac{\sum w_{0k}^2 \sigma_k^2 + (\sum w_{0k} \delta_k)^2}{\sum w_{0k}} - 1
+        + \log \sum w_k - \log \sum w_{0k}\Bigr).
+    """
+    allowed, last = mask[..., :-1], mask[..., -1]
+    # summed over an axis of one: the divergence of each coordinate
+    each = _terms.gaussian_kl(*(x.unsqueeze(-1) for x in torch.broadcast_tensors(mu, sigma, mu0, sigma0)))
+    total = torch.where(allowed, each, 0.0).sum(-1)
+    safe = allowed | last.unsqueeze(-1)  # where nothing is taken away, no empty sums
+    w0 = torch.where(safe, sigma0.pow(-2), 0.0)
+    sum0 = w0.sum(-1)
+    log_sum = (-2 * sigma.log()).masked_fill(~safe, -torch.inf).logsumexp(-1)
+    common = ((w0 * sigma).square().sum(-1) + (w0 * (mu - mu0)).sum(-1).square()) / sum0 - 1 + log_sum - sum0.log()
+    return torch.where(last, total, total - common / 2)
+
+
+def check_options(**given: str) -> None:
+    """Refuses choices that do not exist, and those that IGR-Planar does not have."""
+    for name, value in given.items():
+        if value not in OPTIONS[name]:
+            raise ValueError(f"{name} must be one of {', '.join(map(repr, OPTIONS[name]))}, got {describe(value)}")
+    if given["relaxation"] == "igr-planar" and (given["eval_mode"], given["kl"]) != ("sample", "continuous"):
+        raise ValueError(
+            f"the probabilities of igr-planar are known through samples only, got eval_mode={given['eval_mode']!r} and "
+            f"kl={given['kl']!r}; use eval_mode='sample' and kl='continuous', or another relaxation"
+        )
