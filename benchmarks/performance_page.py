@@ -81,7 +81,8 @@ TABLES = {
 def written(page: str) -> str:
     """The page with all tables as the numbers have them now."""
     for name, table in TABLES.items():
-        text = table(json.loads((SPEED / f"{name}.json").read_text(encoding="utf-8")))
+        file = SPEED / f"{name}.json"
+        text = table(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else "Not measured yet."
         begin, end = f"<!-- table: {name} -->", f"<!-- end of {name} -->"
         page, count = re.subn(f"{begin}.*{end}", lambda _, t=f"{begin}\n{text}\n{end}": t, page, flags=re.DOTALL)
         if count != 1:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from igr.paper.ensemble import Ensemble
@@ -129,6 +130,16 @@ def test_step_profile(monkeypatch):
         "input gradients": 2 * 4 * sum(sizes[1] for sizes in numbers.values()),
         "Adam": 2 * 4 * (forward + 5 * sum(numbers["w"])),
     }
+
+
+def test_the_page_on_speed_has_the_numbers_of_results(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import performance_page
+
+    page = performance_page.PAGE.read_text(encoding="utf-8")
+    assert performance_page.written(page) == page
+    with pytest.raises(ValueError, match="one place for the table"):
+        performance_page.written("nothing here")
 
 
 def test_mixture_training():

@@ -229,13 +229,13 @@ def test_committed_records_belong_to_specs():
 
 
 def test_estimated_times():
-    assert IGR.minutes == pytest.approx(150_000 * 0.93 / 60_000)  # 50 members
-    assert SPECS["table1/fmnist/nonlinear/igr-sb"].minutes == pytest.approx(150_000 * 3.32 / 60_000)
-    assert GS.minutes == pytest.approx(150_000 * 0.68 / 60_000 * 145 / 50)
+    assert IGR.minutes == pytest.approx(150_000 * 0.37 / 60_000)  # 50 members
+    assert SPECS["table1/fmnist/nonlinear/igr-sb"].minutes == pytest.approx(150_000 * (0.39 + 0.46) / 60_000)
+    assert GS.minutes == pytest.approx(150_000 * 0.26 / 60_000 * 145 / 50)
     linear = {row: SPECS[f"beyond/mnist/linear/{row}"].minutes for row in ("igr-i+discrete", "igr-planar+flow-prior")}
-    assert linear == pytest.approx({"igr-i+discrete": 2.5 * 9.23, "igr-planar+flow-prior": 2.5 * 2.96})
+    assert linear == pytest.approx({"igr-i+discrete": 2.5 * (0.37 + 0.3), "igr-planar+flow-prior": 2.5 * (0.44 + 1.2)})
     relax = SPECS["relax/mnist/nonlinear/igr-i+relax"].minutes  # 15 members
-    assert relax == pytest.approx(150_000 * (0.93 + 1.2 + 100) / 60_000 * 15 / 50)
+    assert relax == pytest.approx(150_000 * (0.37 + 0.46 + 100) / 60_000 * 15 / 50)
     assert IGR.with_protocol("published").minutes == pytest.approx(IGR.minutes * 60 / 50)
     assert all(spec.minutes > 0 or isinstance(spec, Derived) for spec in SPECS.values())
 

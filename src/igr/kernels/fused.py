@@ -43,7 +43,7 @@ def sample(
     own = _own_rows(loc.shape[:-1], batch)
     shape = torch.Size((*own, loc.shape[-1]))
     parameters = [None if x is None else _rows(x, shape) for x in (loc, scale, *prior)]
-    K = loc.shape[-1] + (scale is not None)
+    K = loc.shape[-1] + int(scale is not None)
     keep = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (loc, scale))
     z, _, log_q, divergence, _ = ops.sample(
         parameters[0], parameters[1], seed, *_numbers(tau, delta), _column(tau, batch), _column(delta, batch),

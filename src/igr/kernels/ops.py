@@ -48,7 +48,7 @@ def _(
     delta_rows: Tensor | None, mask: Tensor | None, mu0: Tensor | None, sigma0: Tensor | None,
     rows: int, hard: bool, keep: bool, log_prob: bool, kl: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    K = loc.shape[1] + (scale is not None)
+    K = loc.shape[1] + int(scale is not None)  # a boolean is no term of symbolic sizes before torch 2.13
     empty = [loc.new_empty(0, dtype=torch.float32) for _ in range(4)]
     row = [loc.new_empty(rows, dtype=torch.float32) for _ in range(2)]
     return (
@@ -93,7 +93,7 @@ def _(
     mu0: Tensor | None, sigma0: Tensor | None, stats: Tensor | None, g_log_prob: Tensor | None, g_kl: Tensor | None,
     gumbel: bool, need_loc: bool, need_scale: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    rows, n = p.shape[0], p.shape[1] - (not gumbel)
+    rows, n = p.shape[0], p.shape[1] - int(not gumbel)
     shapes = [(rows, n) if need else (0,) for need in (need_loc, need_scale)]
     return p.new_empty(shapes[0]), p.new_empty(shapes[1])
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from igr import kernels
 from igr.functional import NoiseSource, gaussian_noise, gumbel_noise
 from igr.paper.compiled import fast
 from igr.paper.streams import generator_of
@@ -90,7 +91,8 @@ class BlockNoise(NoiseSource):
         for r, seed in enumerate(self._seeds):
             generator = generator_of(seed, "noise", *self._place, *([n] if n else []), device=buffer.device)
             part = buffer.select(-4, r)
-            part.copy_(draw(kind, part.shape, buffer, generator))
+            with kernels.disabled():  # torch's own: what a seed gives does not depend on whether kernels are used
+                part.copy_(draw(kind, part.shape, buffer, generator))
 
 
 def _of_step(block: Tensor, at: Tensor, owner: Tensor) -> Tensor:
