@@ -13,7 +13,9 @@ of its kernels, as timed without the profiler.
 run: W, x and y once forwards; W, dy and dx for input gradients; W and the two means of Adam read and written, x and dy.
 "of floor" is the floor over the time.
 
-    python benchmarks/step_profile.py [--steps 200] [--json FILE] [--quick] [SPEC ...]
+    python benchmarks/step_profile.py [--steps 200] [--kernels] [--json FILE] [--quick] [SPEC ...]
+
+--kernels also lists the kernels of the rest, the longest first.
 """
 
 import argparse
@@ -35,12 +37,17 @@ REST = "the rest"
 
 
 def kernel_times(model: Ensemble, steps: int) -> dict[str, float]:
-    """Milliseconds of a step by parts."""
+    """Milliseconds of a step by kernels, the longest first."""
     with profile(activities=[ProfilerActivity.CUDA]) as found:
         run(model, steps)
+    times = {event.key: event.device_time_total / 1e3 / steps for event in found.key_averages()}
+    return dict(sorted(times.items(), key=lambda item: -item[1]))
+
+
+def by_parts(kernels: dict[str, float]) -> dict[str, float]:
     times = dict.fromkeys((*PARTS.values(), REST), 0.0)
-    for event in found.key_averages():
-        times[PARTS.get(event.key, REST)] += event.device_time_total / 1e3 / steps
+    for name, ms in kernels.items():
+        times[PARTS.get(name, REST)] += ms
     return times
 
 
@@ -70,7 +77,7 @@ def bytes_moved(model: Ensemble) -> dict[str, int]:
     return moved
 
 
-def table(spec: str, steps: int, rate: float) -> dict[str, object]:
+def table(spec: str, steps: int, rate: float, *, kernels: bool = False) -> dict[str, object]:
     """Prints the parts of a step, and returns them."""
     cell = SPECS[spec]
     assert isinstance(cell, Vae)
@@ -80,13 +87,16 @@ def table(spec: str, steps: int, rate: float) -> dict[str, object]:
     start = time.perf_counter()
     run(model, steps)
     whole = 1e3 * (time.perf_counter() - start) / steps
-    times, moved = kernel_times(model, steps), bytes_moved(model)
+    each = kernel_times(model, steps)
+    times, moved = by_parts(each), bytes_moved(model)
     print(f"{spec}, {len(model.members)} models: {whole:.3f} ms a step")
     print(f"  {'':<20}{'ms':>8}{'floor':>8}{'of floor':>10}")
     for part, ms in times.items():
         floor = moved[part] / rate if part in moved else None
         print(f"  {part:<20}{ms:>8.3f}" + (f"{floor:>8.3f}{floor / ms:>10.0%}" if floor and ms else ""))
     print(f"  {'between':<20}{whole - sum(times.values()):>8.3f}\n", flush=True)
+    if kernels:
+        print("\n".join(f"  {ms:8.4f}  {name[:100]}" for name, ms in each.items() if name not in PARTS) + "\n")
     floors = {part: size / rate for part, size in moved.items()}
     return {"spec": spec, "models": len(model.members), "ms": whole, "parts_ms": times, "floors_ms": floors}
 
@@ -95,6 +105,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("specs", nargs="*", default=CELLS, metavar="SPEC")
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--kernels", action="store_true", help="list the kernels of the rest")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there as well")
     parser.add_argument("--quick", action="store_true", help="one spec and few steps: a check of the script")
     args = parser.parse_args()
@@ -106,7 +117,7 @@ def main() -> None:
         return
     rate = copy_rate(20, 3)
     print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}, copies at {rate / 1e9:.2f} TB/s\n")
-    found = [table(spec, args.steps, rate) for spec in args.specs]
+    found = [table(spec, args.steps, rate, kernels=args.kernels) for spec in args.specs]
     if args.json:
         about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "copy_tb_per_s": rate / 1e9}
         args.json.write_text(json.dumps({**about, "steps": found}, indent=1) + "\n", encoding="utf-8")
