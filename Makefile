@@ -7,17 +7,20 @@ BENCHMARKS := $(wildcard benchmarks/*.py)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test lint format docs report bench clean
+.PHONY: help demo test ray lint format docs report bench examples clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo "Each target makes .venv and installs what it needs. ARGS='...' is handed on to demo and test."
+	@echo "Each target makes .venv and installs what it needs. ARGS='...' is handed on to demo, test and examples."
 
 demo: .venv/.paper ## Run the short demonstration, `igr demo`
 	$(BIN)/igr demo $(ARGS)
 
 test: .venv/.dev ## Run the tests and doctests (ARGS='-m slow' for those that take minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not slow" $(ARGS)
+
+ray: .venv/.dev .venv/.ray .venv/.tensorboard ## Run the tests of igr run on a Ray cluster and of its event files
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/paper/test_ray.py tests/paper/test_events.py $(ARGS)
 
 lint: .venv/.dev ## Check style, formatting and types
 	$(BIN)/ruff check .
@@ -39,9 +42,12 @@ bench: .venv/.dev ## Run every script in benchmarks/, one after another
 	@test -n "$(BENCHMARKS)" || echo "benchmarks/ holds no Python script, so there is nothing to run"
 	@for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
+examples: .venv/.dev .venv/.examples ## Run every script in examples/, shortened, and look at what it prints
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v tests/test_examples.py $(ARGS)
+
 clean: ## Remove built files and caches, but neither .venv nor results
 	rm -rf build dist docs/_build .pytest_cache .mypy_cache .ruff_cache
-	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests docs examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is touched only after its install has succeeded, so an interrupted install is done again.
 .venv/.created:

@@ -126,6 +126,8 @@ def test_approximate_prints_a_table_and_goes_on_from_its_records(tmp_path):
         (["run", "table1/mnist/linear/igr-i", "--max-minutes", "-1"], "--max-minutes"),
         (["run", "table1/mnist/linear/igr-i", "--smoke", "--out", "results/ours"], "do not belong into results/ours"),
         (["run", "table1/mnist/linear/igr-i", "--smoke", "--out", "file/folder"], "cannot write"),
+        (["run", "table1/mnist/linear/igr-i", "--address", "auto"], "add --engine ray"),
+        (["run", "table1/mnist/linear/igr-i", "--engine", "ray", "--device", "cuda:1"], "Ray chooses which GPU"),
         (["list", "frobnicate"], "no spec is called 'frobnicate'"),
         (["approximate"], "Missing argument"),
         (["approximate", "frobnicate"], "no distribution is called 'frobnicate'; expected one of poisson, binomial"),
@@ -223,19 +225,21 @@ def test_what_goes_wrong_is_one_line(args, content, line, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("missing", "args", "what"),
+    ("missing", "args", "what", "extra"),
     [
-        ("typer", [], "the igr command"),
-        ("rich", [], "the igr command"),
-        ("matplotlib", ["demo"], "igr demo"),
-        ("matplotlib", ["approximate", "uniform", "--smoke"], "igr approximate"),
+        ("typer", [], "the igr command", "paper"),
+        ("rich", [], "the igr command", "paper"),
+        ("matplotlib", ["demo"], "igr demo", "paper"),
+        ("matplotlib", ["approximate", "uniform", "--smoke"], "igr approximate", "paper"),
+        ("ray", ["run", "table1/mnist/linear/gs", "--smoke", "--engine", "ray"], "--engine ray", "ray"),
+        ("tensorboard", ["run", "table1/mnist/linear/gs", "--tensorboard", "runs"], "--tensorboard", "tensorboard"),
     ],
-    ids=["typer", "rich", "demo", "approximate"],
+    ids=["typer", "rich", "demo", "approximate", "ray", "tensorboard"],
 )
-def test_missing_package_is_named(missing, args, what, tmp_path):
+def test_missing_package_is_named(missing, args, what, extra, tmp_path):
     result = python(f"import os, sys; os.chdir({str(tmp_path)!r}); sys.modules[{missing!r}] = None", *args)
     assert result.returncode == 1
-    assert result.stderr == f"igr: {what} needs {missing}, which is not installed: pip install 'igr[paper]'\n"
+    assert result.stderr == f"igr: {what} needs {missing}, which is not installed: pip install 'igr[{extra}]'\n"
     assert not any(tmp_path.iterdir())
 
 

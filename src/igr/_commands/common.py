@@ -70,10 +70,10 @@ def device(name: str) -> "torch.device":
     return device
 
 
-def needs(what: str, error: ModuleNotFoundError) -> NoReturn:
+def needs(what: str, error: ModuleNotFoundError, extra: str = "paper") -> NoReturn:
     """Ends the program with the line that says which package is missing and how to get it."""
     package = (error.name or "").partition(".")[0]
     if package in ("", "igr"):
         raise error  # not a package that could be installed, but a fault in this one
-    print(f"igr: {what} needs {package}, which is not installed: pip install 'igr[paper]'", file=sys.stderr)
+    print(f"igr: {what} needs {package}, which is not installed: pip install 'igr[{extra}]'", file=sys.stderr)
     sys.exit(1)

@@ -15,10 +15,12 @@ from igr._commands.common import device as device_of
 if TYPE_CHECKING:
     import typer
 
+    from igr.paper.events import Events
     from igr.paper.run import Options, Progress
     from igr.paper.specs import Approximation, Spec, Trained
 
 Stop = Callable[[], bool]
+Engine = Callable[[Any, "Options", Stop, Callable[[int, "Progress"], None]], bool]
 RESULTS = Path("results/ours")
 
 
@@ -53,6 +55,15 @@ def add(app: "typer.Typer") -> None:
         log_json: Annotated[
             Path | None, typer.Option(help="Also write progress to this file, one JSON object a line.", dir_okay=False)
         ] = None,
+        engine: Annotated[
+            Literal["local", "ray"], typer.Option(help="One cell after another here, or each a task of Ray.")
+        ] = "local",
+        address: Annotated[
+            str | None, typer.Option(help="Ray's: HOST:PORT, or auto; without it, Ray is started on this machine.")
+        ] = None,
+        tensorboard: Annotated[
+            Path | None, typer.Option(metavar="DIR", help="Also write curves there, for TensorBoard.", file_okay=False)
+        ] = None,
         commit: Annotated[
             str | None, typer.Option(help="The commit to record, where igr runs from a copy without its history.")
         ] = None,
@@ -62,6 +73,9 @@ def add(app: "typer.Typer") -> None:
 
         All configurations and seeds of a cell are trained together. Ctrl-C, --max-minutes or a crash lose nothing but
         minutes: the same command goes on. What the records hold already is not done again.
+
+        With --engine ray, cells are tasks on the machines of a Ray cluster, each with a GPU (--device cuda) or a CPU of
+        its own; those of machines that die go on elsewhere. Only this process writes to --out and --tensorboard.
         """
         from igr.paper.specs import SpecError, find
 
@@ -69,6 +83,7 @@ def add(app: "typer.Typer") -> None:
             specs = find(spec)
         except SpecError as error:
             raise typer.BadParameter(str(error), param_hint="SPEC") from error
+        _check_engine(engine, address, device)
         out = Path("runs", "smoke" if smoke else "records") if out is None else out
         if smoke:
             not_into_results(out)
@@ -88,7 +103,8 @@ def add(app: "typer.Typer") -> None:
                 from igr.paper.run import Options
             except ModuleNotFoundError as error:
                 needs("igr run", error)
-            where = device_of(device)
+            away = engine == "ray" and not fits  # then nothing is computed here
+            where = torch.device("cuda") if away and device == "cuda" else device_of(device)
             folders = {"out": out, "checkpoints": checkpoints, "data_dir": data_dir}
             options = Options(
                 **folders,  # type: ignore[arg-type]
@@ -98,10 +114,13 @@ def add(app: "typer.Typer") -> None:
                 fresh=fresh,
                 commit=commit,
             )
+            events = _events(tensorboard) if tensorboard else None
+            run_all = stack.enter_context(_on_ray(address, device)) if engine == "ray" else None
             stack.enter_context(writing(out))
-            stop = stack.enter_context(stopping(max_minutes))
+            stop = stack.enter_context(stopping(max_minutes))  # after Ray, which has handlers of its own
             log = stack.enter_context(log_json.open("a", encoding="utf-8")) if log_json else None
-            finished = train(cells, options, stop, log) and _approximate(fits, options, stop, seed, smoke)
+            finished = train(cells, options, stop, log, run_all, events)
+            finished = finished and _approximate(fits, options, stop, seed, smoke)
         if not finished:
             say_stopped(stop)
         typer.echo(f"The records are in {out}; make a report of them with: igr report --records {out}")
@@ -159,29 +178,83 @@ def _describe(cells: "Sequence[Trained]", fits: "Sequence[Approximation]") -> No
         print(f"{fit.id}\t{fit.description}")
 
 
-def train(cells: "Sequence[Trained]", options: "Options", stop: Stop, log: IO[str] | None) -> bool:
-    """Runs one cell after another; whether all are done."""
+def train(
+    cells: "Sequence[Trained]",
+    options: "Options",
+    stop: Stop,
+    log: IO[str] | None,
+    run_all: Engine | None = None,
+    events: "Events | None" = None,
+) -> bool:
+    """Runs cells, by default one after another; whether all are done."""
     from igr.paper.checkpoint import CheckpointError
     from igr.paper.data import DataError
-    from igr.paper.records import RecordError
-    from igr.paper.run import run_cell
+    from igr.paper.ray_engine import EngineError
+    from igr.paper.records import RecordError, read
+    from igr.paper.run import run_cells
 
     with _display(len(cells)) as show:
-        for number, cell in enumerate(cells, 1):
 
-            def report(progress: "Progress", number: int = number) -> None:
-                show(number, progress)
-                if log is not None:
-                    print(json.dumps(progress._asdict(), allow_nan=False), file=log, flush=True)
+        def report(number: int, progress: "Progress") -> None:
+            show(number, progress)
+            if log is not None:
+                told = {name: value for name, value in progress._asdict().items() if name != "curves"}
+                print(json.dumps(told, allow_nan=False), file=log, flush=True)
+            if events is not None and progress.curves is not None:
+                events.follow(cells[number - 1], progress.curves)
 
-            try:
-                done = run_cell(cell, options, stop, report)
-            except (CheckpointError, DataError, RecordError) as error:
-                print(f"igr: {error}", file=sys.stderr)
-                sys.exit(1)
-            if done is None:
-                return False
-    return True
+        try:
+            done = (run_all or run_cells)(cells, options, stop, report)
+        except (CheckpointError, DataError, EngineError, RecordError) as error:
+            print(f"igr: {error}", file=sys.stderr)
+            sys.exit(1)
+    if events is not None:
+        for cell in cells:  # also those that were done before
+            wanted = {(cell.protocol, cell.smoke, seed) for seed in cell.seeds}
+            found = read(options.out / cell.id / "records.jsonl")
+            events.write(record for record in found if (record["protocol"], record["smoke"], record["seed"]) in wanted)
+    return done
+
+
+def _check_engine(engine: str, address: str | None, device: str) -> None:
+    import typer
+
+    if engine == "local" and address is not None:
+        words = f"{address!r} is given, but nothing is run on Ray; add --engine ray"
+        raise typer.BadParameter(words, param_hint="--address")
+    if engine == "ray" and device not in ("cpu", "cuda"):
+        words = f"{device!r} is given, but Ray chooses which GPU a task gets; expected cpu or cuda"
+        raise typer.BadParameter(words, param_hint="--device")
+
+
+@contextmanager
+def _on_ray(address: str | None, device: str) -> "Iterator[Engine]":
+    """Runs cells on a Ray cluster, in place of one after another."""
+    from igr.paper.ray_engine import EngineError, cluster, run_cells
+
+    with ExitStack() as stack:
+        try:
+            gpus = stack.enter_context(cluster(address))
+        except ModuleNotFoundError as error:
+            needs("--engine ray", error, "ray")
+        except EngineError as error:
+            print(f"igr: {error}", file=sys.stderr)
+            sys.exit(1)
+        if device == "cuda" and not gpus:
+            print("igr: no machine of the cluster has a GPU; waiting for one", file=sys.stderr)
+        yield run_cells
+
+
+def _events(folder: Path) -> "Events":
+    """Event files in a folder that can be written."""
+    from igr.paper.events import Events
+
+    try:
+        events = Events(folder)
+    except ModuleNotFoundError as error:
+        needs("--tensorboard", error, "tensorboard")
+    with writing(folder, "--tensorboard"):
+        return events
 
 
 def _approximate(fits: "Sequence[Approximation]", options: "Options", stop: Stop, seed: int, smoke: bool) -> bool:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,17 +26,17 @@ from igr import __version__
 from igr.paper import checkpoint, data, records
 from igr.paper.data import Dataset
 from igr.paper.ensemble import Ensemble
-from igr.paper.files import write_whole
-from igr.paper.measure import Budget, Stopped, assess
+from igr.paper.measure import Budget, Pictures, Stopped, assess
 from igr.paper.models import SCALE_FLOOR
 from igr.paper.nonparametric.ensemble import MixtureEnsemble
 from igr.paper.records import Record
 from igr.paper.select import SPLITS, Configuration, choose_all
 from igr.paper.sop.ensemble import CompletionEnsemble
 from igr.paper.specs import Completion, Member, Mixture, Trained, Vae
+from igr.paper.store import Folder, Store
 from igr.paper.trainer import Trainer
 
-__all__ = ["Options", "Progress", "run_cell"]
+__all__ = ["Options", "Progress", "run_cell", "run_cells"]
 
 CURVE_POINTS = 30
 TRAINERS: dict[type[Trained], Any] = {Vae: Ensemble, Completion: CompletionEnsemble, Mixture: MixtureEnsemble}
@@ -46,7 +47,7 @@ class Options:
     """Where and how a cell is run."""
 
     out: Path
-    """Folder of the records: they go to ``<out>/<id>/records.jsonl``, with pictures beside them."""
+    """Folder of the records; see :class:`igr.paper.store.Folder`."""
     checkpoints: Path
     device: torch.device
     dtype: torch.dtype = torch.float32
@@ -77,10 +78,23 @@ class Progress(NamedTuple):
     best: float | None
     """The best objective of a member, in nats per image, over the last epoch."""
     seconds: float
+    curves: list[dict[str, list[float | None]]] | None = None
+    """Those of all members, from the first epoch on, where they have become longer."""
+
+
+def run_cells(
+    cells: Sequence[Trained], options: Options, stop: Callable[[], bool], report: Callable[[int, Progress], None]
+) -> bool:
+    """Runs one cell after another, the progress of each reported with its number from one on; whether all are done."""
+    return all(run_cell(cell, options, stop, partial(report, i)) is not None for i, cell in enumerate(cells, 1))
 
 
 def run_cell(
-    cell: Trained, options: Options, stop: Callable[[], bool], report: Callable[[Progress], None]
+    cell: Trained,
+    options: Options,
+    stop: Callable[[], bool],
+    report: Callable[[Progress], None],
+    store: Store | None = None,
 ) -> list[Record] | None:
     """The records of all members: those that are there, or new ones.
 
@@ -89,6 +103,7 @@ def run_cell(
         options: where and how.
         stop: asked after every step and every batch; once it says yes, the state is saved and the function returns.
         report: told about progress.
+        store: where records are looked for and go to; by default the folder that the options name.
 
     Returns:
         The records, or nothing if it was stopped.
@@ -111,8 +126,8 @@ def run_cell(
         settings["scale_floor"] = SCALE_FLOOR
     identities = [_identity(cell, member, settings, options.device) for member in cell.members()]
     folder = options.checkpoints / cell.id / _name(cell, identities)
-    path = options.out / cell.id / "records.jsonl"
-    known = records.read(path)
+    store = Folder(options.out, options.fresh) if store is None else store
+    known = store.read(cell.id)
     found = [record for wanted in identities if (record := records.find(known, wanted))]
     if len(found) == len(identities) and not options.fresh:
         checkpoint.remove(folder)
@@ -125,9 +140,7 @@ def run_cell(
         except Stopped:
             return None
         new = work.records(identities)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        work.draw(path.parent)
-        records.append(path, new, replace=options.fresh)
+        store.add(cell.id, new, work.pictures())
         checkpoint.remove(folder)
     work.tell("done", 1.0)
     return new
@@ -150,6 +163,7 @@ class _Work:
         self.folder, self.stop, self.report = folder, stop, report
         self.ensemble: Trainer = TRAINERS[type(cell)](cell, dataset.train, options.device, options.dtype)
         self.best: float | None = None
+        self.told = 0  # points of the curves
         self.notes: dict[str, Any] = {
             "fresh": options.fresh,
             "trees": [],
@@ -175,7 +189,21 @@ class _Work:
         """Reports how far the work is."""
         ensemble, seconds = self.ensemble, sum(self.notes["seconds"].values())
         counts = (ensemble.epoch, self.cell.epochs, len(ensemble.alive), len(ensemble.members))
-        self.report(Progress(self.cell.id, phase, part, *counts, self.best, seconds))
+        points = len(self.notes["curves"]["epoch"])
+        curves = self._curves() if points > self.told else None
+        self.told = points
+        self.report(Progress(self.cell.id, phase, part, *counts, self.best, seconds, curves))
+
+    def _curves(self) -> list[dict[str, list[float | None]]]:
+        """Of each member."""
+        return [
+            {
+                name: [point[i] if isinstance(point, list) else point for point in points]
+                for name, points in self.notes["curves"].items()
+                if points
+            }
+            for i in range(len(self.ensemble.members))
+        ]
 
     @property
     def _trained(self) -> bool:
@@ -314,27 +342,21 @@ class _Work:
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         result = []
-        for i, identity in enumerate(identities):
+        for i, (identity, curves) in enumerate(zip(identities, self._curves(), strict=True)):
             selected = [name for name, chosen in self._is_chosen(i).items() if chosen]
-            curves = {
-                name: [point[i] if isinstance(point, list) else point for point in points]
-                for name, points in self.notes["curves"].items()
-                if points
-            }
             learned = self.ensemble.learned(i)
             result.append(identity | self._row(i) | {"selected": selected, "curves": curves} | learned | common)
         return result
 
-    def draw(self, folder: Path) -> None:
-        """Pictures of what the chosen configurations make, by the first seed that did not fail."""
-        import matplotlib.image
-
+    def pictures(self) -> Pictures:
+        """What the chosen configurations make, by the first seed that did not fail; by the names of the files."""
+        found = {}
         for criterion in self.notes["chosen"]:
             rows = [i for i in self.ensemble.alive if self._is_chosen(i)[criterion] and self._row(i)["metrics"]]
             suffix = criterion if self.cell.protocol == "honest" else f"{criterion}-{self.cell.protocol}"
             for name, picture in self.ensemble.pictures(self.dataset.test, rows[0], self.budget).items():
-                with write_whole(folder / f"{name}-{suffix}.png") as temporary:
-                    matplotlib.image.imsave(temporary, picture, cmap="gray", vmin=0, vmax=1, format="png")
+                found[f"{name}-{suffix}.png"] = picture
+        return found
 
 
 def _images(cell: Trained, options: Options) -> Dataset:
