@@ -369,7 +369,6 @@ def test_vmap():
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own, while compiling
 def test_compile():
     loc = torch.randn(5, 3, dtype=DOUBLE, requires_grad=True)
     y = loc.detach() + torch.randn_like(loc)

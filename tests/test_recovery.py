@@ -142,7 +142,6 @@ def test_a_certain_category_keeps_the_accuracy_of_its_logarithm():
     assert log_p[0].item() == pytest.approx(scipy.stats.norm.logcdf(6.0), rel=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own, while compiling
 def test_shapes_batches_and_programs():
     loc, scale = torch.randn(2, 5, 3, dtype=DOUBLE), torch.rand(5, 3, dtype=DOUBLE) + 0.5
     whole = recovered_log_probs(loc, scale)

@@ -16,7 +16,6 @@ CASES = [
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own, while compiling
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_compiled(name, kind):
     def loss(a, b):

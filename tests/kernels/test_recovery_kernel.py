@@ -16,12 +16,9 @@ from igr.recovery import recovered_log_probs
 
 triton = pytest.importorskip("triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-pytestmark = [
-    pytest.mark.skipif(
-        DEVICE == "cpu" and not triton.knobs.runtime.interpret, reason="needs a CUDA device, or triton's interpreter"
-    ),
-    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),  # torch's own, compiling
-]
+pytestmark = pytest.mark.skipif(
+    DEVICE == "cpu" and not triton.knobs.runtime.interpret, reason="needs a CUDA device, or triton's interpreter"
+)
 DOUBLE = torch.float64
 NODES = 64
 

@@ -22,12 +22,9 @@ import triton.language as tl  # noqa: E402
 from igr.kernels._normal import tail  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-pytestmark = [
-    pytest.mark.skipif(
-        DEVICE == "cpu" and not triton.knobs.runtime.interpret, reason="needs a CUDA device, or triton's interpreter"
-    ),
-    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),  # torch's own, compiling
-]
+pytestmark = pytest.mark.skipif(
+    DEVICE == "cpu" and not triton.knobs.runtime.interpret, reason="needs a CUDA device, or triton's interpreter"
+)
 DOUBLE = torch.float64
 
 

@@ -48,19 +48,28 @@ R9 = tl.constexpr(-0.4531572403619647)
 
 
 @triton.jit
+def _polynomial(
+    t,
+    c0: tl.constexpr, c1: tl.constexpr, c2: tl.constexpr, c3: tl.constexpr, c4: tl.constexpr,
+    c5: tl.constexpr, c6: tl.constexpr, c7: tl.constexpr, c8: tl.constexpr, c9: tl.constexpr,
+):  # fmt: skip
+    """c0 + c1 t + ... + c9 t^9, by Horner's rule."""
+    p = t * c9 + c8
+    p = p * t + c7
+    p = p * t + c6
+    p = p * t + c5
+    p = p * t + c4
+    p = p * t + c3
+    p = p * t + c2
+    p = p * t + c1
+    return p * t + c0
+
+
+@triton.jit
 def scaled_tail(u):
     """H(u), for u >= 0."""
     t = reciprocal(1.0 + 0.25 * u)
-    p = t * P9 + P8
-    p = p * t + P7
-    p = p * t + P6
-    p = p * t + P5
-    p = p * t + P4
-    p = p * t + P3
-    p = p * t + P2
-    p = p * t + P1
-    p = p * t + P0
-    return p * t
+    return t * _polynomial(t, P0, P1, P2, P3, P4, P5, P6, P7, P8, P9)
 
 
 @triton.jit
@@ -85,16 +94,7 @@ def tail(z):
     """q(z) = log Φ(z) + min(z, 0)² / 2 and q'(z): :func:`igr._winner.tail`, with a relative error of 1e-6."""
     u = tl.abs(z)
     t = reciprocal(1.0 + 0.25 * u)
-    p = t * R9 + R8
-    p = p * t + R7
-    p = p * t + R6
-    p = p * t + R5
-    p = p * t + R4
-    p = p * t + R3
-    p = p * t + R2
-    p = p * t + R1
-    p = p * t + R0
-    left = p * t  # φ(u) / Φ(-u) - u
+    left = t * _polynomial(t, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9)  # φ(u) / Φ(-u) - u
     h = ROOT * reciprocal(u + left)
     density = exp(-0.5 * u * u)
     c = tl.where(z < 0, h, 1.0 - h * density)
