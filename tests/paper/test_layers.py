@@ -62,14 +62,15 @@ def test_adam(sizes):
     weight, bias = [[some(*shape), *torch.zeros(2, *shape, device=DEVICE)] for shape in ((E, i, o), (E, 1, o))]
     parameters = [torch.nn.Parameter(each[0].double()) for each in (weight, bias)]
     optimizer = torch.optim.Adam(parameters, betas=BETAS, eps=EPS)
-    for t, rate in enumerate((1e-2, 1e-3, 3e-3)):
+    step = torch.zeros((), device=DEVICE)
+    for rate in (1e-2, 1e-3, 3e-3):
         x, dy = some(E, rows, i), some(E, rows, o)
         optimizer.param_groups[0]["lr"] = rate
         parameters[0].grad = x.double().mT @ dy.double()
         parameters[1].grad = dy.double().sum(1, keepdim=True)
         optimizer.step()
-        step, lr = torch.tensor(t + 1.0, device=DEVICE), torch.tensor(rate, device=DEVICE)
-        adam_product(x, dy, weight, bias, adam_sizes(step, lr, BETAS), BETAS, EPS, "ieee")
+        sizes = adam_sizes(step, torch.tensor(rate, device=DEVICE), BETAS)
+        adam_product(x, dy, weight, bias, sizes, BETAS, EPS, "ieee")
         for found, p in ((weight, parameters[0]), (bias, parameters[1])):
             state = optimizer.state[p]
             torch.testing.assert_close(found[0].double(), p.detach(), rtol=0, atol=1e-5)
@@ -92,12 +93,14 @@ def test_factors_multiply_to_gradients():
     a, b = h.clone().requires_grad_(), h.clone().requires_grad_()
     twice = 0.3 * h
     (plain(a).square().sum() + plain(twice).sum()).backward()
-    with factors.collected():
+    told = []
+    with factors.collected(told.append):
         (factored(b).square().sum() + factored(twice).sum()).backward()  # two uses of every layer
+    assert [len(each) for each in told] == [0, 3]
     torch.testing.assert_close(b.grad, a.grad, rtol=1e-4, atol=1e-4)
     assert all(p.grad is None for p in others)
-    found = {weight: (x, dy) for weight, x, dy in factors.taken()}
-    assert not list(factors.taken())
+    found = {weight: factors.taken(weight) for weight in others}
+    assert not factors.pairs
     for other, weight, bias in zip(others, weights, biases, strict=True):
         x, dy = found[other]
         assert x.shape[1] == 16
@@ -131,7 +134,24 @@ class Layered(torch.nn.Module):
         self.shift = torch.nn.Parameter(torch.zeros(2, 1, 3, device=DEVICE))
 
 
-def test_adam_of_factors_is_adam():
+def once(run, x):
+    return run(x)
+
+
+def twice(run, x):
+    """Two uses, of which each needs the weights as they were before the step."""
+    return run(x) + run(run(x).repeat(1, 1, 2)[..., :5])
+
+
+def on_the_way(run, x):
+    """A use whose gradient is wanted before the step, which asks for none."""
+    h = x.clone().requires_grad_()
+    (d,) = torch.autograd.grad(run(h).square().sum(), h)
+    return run(x + d.tanh())
+
+
+@pytest.mark.parametrize("use", [once, twice, on_the_way])
+def test_adam_of_factors_is_adam(use):
     factors = Factors("ieee")
     models = [Layered(), Layered(factors)]
     optimizers = [Adam(models[0], 1e-2, varies=True), Adam(models[1], 1e-2, varies=True, factors=factors)]
@@ -139,7 +159,7 @@ def test_adam_of_factors_is_adam():
         x = some(2, 8, 5)
         for model, optimizer in zip(models, optimizers, strict=True):
             optimizer.set_rate(rate)
-            optimizer.backward((model.run(x) + model.shift).square().sum(-1))
+            optimizer.backward((use(model.run, x) + model.shift).square().sum(-1))
             optimizer.step()
     for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True):
         torch.testing.assert_close(b, a, rtol=0, atol=1e-5)

@@ -91,8 +91,10 @@ def _adam(p, m, v, gradient, size, inverse_root, BETA1: tl.constexpr, BETA2: tl.
 
 @triton.jit
 def _sizes_kernel(step, rate, sizes, LOG1: tl.constexpr, LOG2: tl.constexpr):
-    """What the bias corrections make of a step's rate: η / (1 - β1^t), and 1 / sqrt(1 - β2^t)."""
-    t = tl.load(step).to(tl.float64)  # as 1 - β^t cancels at first
+    """Counts a step, and what the bias corrections make of its rate: η / (1 - β1^t), and 1 / sqrt(1 - β2^t)."""
+    count = tl.load(step) + 1
+    tl.store(step, count)
+    t = count.to(tl.float64)  # as 1 - β^t cancels at first
     tl.store(sizes, (tl.load(rate).to(tl.float64) / (1 - tl.exp(t * LOG1))).to(tl.float32))
     tl.store(sizes + 1, (1 / tl.sqrt(1 - tl.exp(t * LOG2))).to(tl.float32))
 
@@ -179,7 +181,7 @@ def affine_input_gradient(dy: Tensor, weight: Tensor, precision: str, relu: Tens
 
 
 def adam_sizes(step: Tensor, rate: Tensor, betas: tuple[float, float]) -> Tensor:
-    """The two numbers that a step of Adam needs beside its gradients, from how many steps it makes and the rate."""
+    """The two numbers that the next step of Adam needs beside its gradients; ``step`` counts it, in place."""
     sizes = torch.empty(2, dtype=torch.float32, device=step.device)
     with torch.cuda.device_of(step):  # launches go to the current one
         _sizes_kernel[(1,)](step, rate, sizes, *(math.log(beta) for beta in betas))

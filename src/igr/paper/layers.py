@@ -7,8 +7,9 @@ are torch's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -45,34 +46,42 @@ class Factors:
 
     Attributes:
         pairs: by the weight that they belong to.
+        uses: how often each weight was used in this step, where gradients were wanted.
         precision: of products, as Triton names it.
     """
 
     def __init__(self, precision: str = "tf32") -> None:
         self.precision = precision
         self.pairs: dict[Tensor, list[tuple[Tensor, Tensor]]] = {}
-        self._collects = False
+        self.uses: Counter[Tensor] = Counter()
+        self._done: Callable[[list[Tensor]], None] | None = None
 
     @contextmanager
-    def collected(self) -> Iterator[None]:
-        """Gradients that are computed inside count; those that estimators take on the way do not."""
-        self._collects = True
+    def collected(self, done: Callable[[list[Tensor]], None] = lambda weights: None) -> Iterator[None]:
+        """Gradients that are computed inside count; those that estimators take on the way do not.
+
+        Arguments:
+            done: is told of weights that nothing will ask for any more, every use having left its factors.
+        """
+        self._done = done
         try:
             yield
         finally:
-            self._collects = False
+            self._done = None
 
-    def add(self, weight: Tensor, x: Tensor, dy: Tensor) -> None:
-        """One use of a layer."""
-        if self._collects:
+    def add(self, weights: Sequence[Tensor], given: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+        """One use of some layers, once all gradients that depend on their weights have been computed."""
+        if self._done is None:
+            return
+        for weight, x, dy in zip(weights, given, gradients, strict=True):
             self.pairs.setdefault(weight, []).append((x, dy))
+        self._done([weight for weight in weights if len(self.pairs[weight]) == self.uses[weight]])
 
-    def taken(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Weights with their factors, all uses as rows of one pair, which are then forgotten."""
-        pairs, self.pairs = self.pairs, {}
-        for weight, uses in pairs.items():
-            x, dy = uses[0] if len(uses) == 1 else (torch.cat(parts, 1) for parts in zip(*uses, strict=True))
-            yield weight, x, dy
+    def taken(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """The factors of a weight, all uses as rows of one pair, which are then forgotten."""
+        uses = self.pairs.pop(weight)
+        x, dy = uses[0] if len(uses) == 1 else (torch.cat(parts, 1) for parts in zip(*uses, strict=True))
+        return x, dy
 
 
 class _Layers(torch.autograd.Function):
@@ -83,6 +92,7 @@ class _Layers(torch.autograd.Function):
         from igr.paper.layer_kernels import affine
 
         ctx.factors, ctx.weights, biases = factors, parameters[:n], parameters[n:]
+        factors.uses.update(ctx.weights)
         given = [h]
         for i in range(n):
             given.append(affine(given[i], ctx.weights[i], biases[i], i + 1 < n, factors.precision))
@@ -95,16 +105,20 @@ class _Layers(torch.autograd.Function):
         from igr.paper.layer_kernels import affine_input_gradient
 
         given, weights, factors = ctx.saved_tensors, ctx.weights, ctx.factors
+        gradients = [d]  # from the last layer to the first
         for i in range(len(weights) - 1, 0, -1):
-            factors.add(weights[i], given[i], d)
-            d = affine_input_gradient(d, weights[i], factors.precision, relu=given[i])
-        factors.add(weights[0], given[0], d)
-        first = affine_input_gradient(d, weights[0], factors.precision) if ctx.needs_input_grad[0] else None
+            gradients.append(affine_input_gradient(gradients[-1], weights[i], factors.precision, relu=given[i]))
+        wanted = ctx.needs_input_grad[0]
+        first = affine_input_gradient(gradients[-1], weights[0], factors.precision) if wanted else None
+        factors.add(weights, given, gradients[::-1])
         return first, None, None, *[None] * 2 * len(weights)
 
 
 class Adam:
     """Adam for all members, its state made at once, so that it can be loaded and captured before the first step.
+
+    A layer that left factors takes its step as soon as they are complete, on CUDA beside the gradients that are still
+    being computed: those are many small kernels, which leave the memory idle that Adam is bound by.
 
     Arguments:
         model: the parameters; its layers are in ``weights`` and ``biases``.
@@ -120,11 +134,15 @@ class Adam:
         self._biases = dict(zip(model.weights, model.biases, strict=True))  # type: ignore[arg-type]
         device = parameters[0].device
         self._captured = device.type == "cuda"
+        self._beside = torch.cuda.Stream(device) if self._captured and factors is not None else None
         self._rate_there = torch.tensor(rate, dtype=torch.float32, device=device)
         lr = self._rate_there if self._captured and varies else rate
         self._torch = torch.optim.Adam(parameters, lr, BETAS, EPS, fused=True, capturable=self._captured)
+        self._in_use: list[tuple[Tensor, Tensor]] = []  # whose memory is to stay theirs until the end of the step
+        shared = torch.zeros((), dtype=torch.float32, device=device)  # layers that leave factors count together
+        layered = set() if factors is None else {*model.weights, *model.biases}  # type: ignore[misc]
         for p in parameters:
-            step = torch.zeros((), dtype=torch.float32, device=device)
+            step = shared if p in layered else torch.zeros_like(shared)
             self.state[p] = {"step": step, "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
 
     @property
@@ -148,26 +166,56 @@ class Adam:
                 group["lr"] = rate
 
     def backward(self, losses: Tensor) -> None:
-        """The gradients of the mean of each member's losses, ``(E, B)``, in place of earlier ones."""
+        """The gradients of the mean of each member's losses, ``(E, B)``, in place of earlier ones.
+
+        Layers that leave factors begin their steps, and may have changed when this returns.
+        """
         self._torch.zero_grad(set_to_none=True)
-        with nullcontext() if self._factors is None else self._factors.collected():
-            losses.backward(torch.full_like(losses, 1 / losses.shape[-1]))
+        gradient = torch.full_like(losses, 1 / losses.shape[-1])
+        if self._factors is None:
+            losses.backward(gradient)
+            return
+        with self._aside():
+            self._sizes = self._next_sizes()
+        with self._factors.collected(self._step_layers):
+            losses.backward(gradient)
 
     def step(self) -> None:
         """One step of all parameters that have gradients."""
-        if self._factors is not None:
-            self._step_layers(list(self._factors.taken()), self._factors.precision)
         self._torch.step()
+        if self._factors is not None:
+            self._step_layers(list(self._factors.pairs))
+            self._factors.uses.clear()
+        if self._beside is not None:
+            torch.cuda.current_stream(self._beside.device).wait_stream(self._beside)
+        self._in_use.clear()
+
+    def _next_sizes(self) -> Tensor:
+        from igr.paper.layer_kernels import adam_sizes
+
+        return adam_sizes(self.state[next(iter(self._biases))]["step"], self._rate_there, BETAS)
 
     @torch.no_grad()
-    def _step_layers(self, found: list[tuple[Tensor, Tensor, Tensor]], precision: str) -> None:
-        from igr.paper.layer_kernels import adam_product, adam_sizes
+    def _step_layers(self, weights: list[Tensor]) -> None:
+        from igr.paper.layer_kernels import adam_product
 
-        pairs = [(weight, self._biases[weight]) for weight, _, _ in found]
-        torch._foreach_add_([self.state[p]["step"] for pair in pairs for p in pair], 1.0)
-        sizes = adam_sizes(self.state[pairs[0][0]]["step"], self._rate_there, BETAS)  # all are at the same step
-        for (weight, bias), (_, x, dy) in zip(pairs, found, strict=True):
-            adam_product(x, dy, self._tensors(weight), self._tensors(bias), sizes, BETAS, EPS, precision)
+        assert self._factors is not None
+        with self._aside():
+            for weight in weights:
+                self._in_use += self._factors.pairs[weight]
+                x, dy = self._factors.taken(weight)
+                parameters = self._tensors(weight), self._tensors(self._biases[weight])
+                adam_product(x, dy, *parameters, self._sizes, BETAS, EPS, self._factors.precision)
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """What is launched inside comes after all that was launched before, and beside what is launched later."""
+        if self._beside is None:
+            yield
+            return
+        self._beside.wait_stream(torch.cuda.current_stream(self._beside.device))
+        with torch.cuda.stream(self._beside):
+            yield
 
     def _tensors(self, p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return p, self.state[p]["exp_avg"], self.state[p]["exp_avg_sq"]

@@ -197,9 +197,9 @@ class Trainer(ABC):
         self._noise.begin_step()
         losses = self._losses(self._batch())  # (E, B)
         self.optimizer.backward(losses)
-        self.optimizer.step()
         self.total += losses.detach().mean(-1)
         self._at += 1
+        self.optimizer.step()
 
     def _batch(self) -> Tensor:
         """The images of the step, ``(E, B, D)``, in [0, 1]."""
