@@ -48,12 +48,14 @@ class Factors:
         pairs: by the weight that they belong to.
         uses: how often each weight was used in this step, where gradients were wanted.
         precision: of products, as Triton names it.
+        wait: is called before the gradients of inputs are computed.
     """
 
     def __init__(self, precision: str = "tf32") -> None:
         self.precision = precision
         self.pairs: dict[Tensor, list[tuple[Tensor, Tensor]]] = {}
         self.uses: Counter[Tensor] = Counter()
+        self.wait: Callable[[], None] = lambda: None
         self._done: Callable[[list[Tensor]], None] | None = None
 
     @contextmanager
@@ -106,9 +108,11 @@ class _Layers(torch.autograd.Function):
 
         given, weights, factors = ctx.saved_tensors, ctx.weights, ctx.factors
         gradients = [d]  # from the last layer to the first
+        wanted = ctx.needs_input_grad[0]
+        if wanted or len(weights) > 1:
+            factors.wait()
         for i in range(len(weights) - 1, 0, -1):
             gradients.append(affine_input_gradient(gradients[-1], weights[i], factors.precision, relu=given[i]))
-        wanted = ctx.needs_input_grad[0]
         first = affine_input_gradient(gradients[-1], weights[0], factors.precision) if wanted else None
         factors.add(weights, given, gradients[::-1])
         return first, None, None, *[None] * 2 * len(weights)
@@ -118,7 +122,8 @@ class Adam:
     """Adam for all members, its state made at once, so that it can be loaded and captured before the first step.
 
     A layer that left factors takes its step as soon as they are complete, on CUDA beside the gradients that are still
-    being computed: those are many small kernels, which leave the memory idle that Adam is bound by.
+    being computed: many of those are small kernels, which leave the memory idle that Adam is bound by. The products of
+    other layers are bound by it as well, so they wait.
 
     Arguments:
         model: the parameters; its layers are in ``weights`` and ``biases``.
@@ -138,6 +143,8 @@ class Adam:
         self._rate_there = torch.tensor(rate, dtype=torch.float32, device=device)
         lr = self._rate_there if self._captured and varies else rate
         self._torch = torch.optim.Adam(parameters, lr, BETAS, EPS, fused=True, capturable=self._captured)
+        if factors is not None:
+            factors.wait = self._wait
         self._in_use: list[tuple[Tensor, Tensor]] = []  # whose memory is to stay theirs until the end of the step
         shared = torch.zeros((), dtype=torch.float32, device=device)  # layers that leave factors count together
         layered = set() if factors is None else {*model.weights, *model.biases}  # type: ignore[misc]
@@ -186,8 +193,7 @@ class Adam:
         if self._factors is not None:
             self._step_layers(list(self._factors.pairs))
             self._factors.uses.clear()
-        if self._beside is not None:
-            torch.cuda.current_stream(self._beside.device).wait_stream(self._beside)
+        self._wait()
         self._in_use.clear()
 
     def _next_sizes(self) -> Tensor:
@@ -206,6 +212,11 @@ class Adam:
                 x, dy = self._factors.taken(weight)
                 parameters = self._tensors(weight), self._tensors(self._biases[weight])
                 adam_product(x, dy, *parameters, self._sizes, BETAS, EPS, self._factors.precision)
+
+    def _wait(self) -> None:
+        """What is launched from now on comes after all that was launched aside."""
+        if self._beside is not None:
+            torch.cuda.current_stream(self._beside.device).wait_stream(self._beside)
 
     @contextmanager
     def _aside(self) -> Iterator[None]:
