@@ -30,7 +30,10 @@ def add(app: "typer.Typer") -> None:
 
     @app.command()
     def run(
-        spec: Annotated[list[str], typer.Argument(metavar="SPEC", help="Ids of igr list, or 'table1/mnist/linear/*'.")],
+        spec: Annotated[
+            list[str],
+            typer.Argument(metavar="SPEC", help="Ids of igr list, or 'table1/mnist/linear/*', in the order wanted."),
+        ],
         out: Annotated[
             Path | None, typer.Option(help="Folder for the records: runs/records, or runs/smoke.", file_okay=False)
         ] = None,

@@ -258,7 +258,7 @@ SPECS: Mapping[str, Spec] = MappingProxyType(_registry())
 
 
 def find(patterns: str | Iterable[str]) -> list[Spec]:
-    """The specs of those ids, each once, in the order of the registry.
+    """The specs of those ids, each once, in the order in which they are asked for; of a pattern, in the registry's.
 
     Arguments:
         patterns: ids, or patterns of the shell (``*``, ``?``, ``[...]``), where ``*`` crosses slashes.
@@ -270,13 +270,13 @@ def find(patterns: str | Iterable[str]) -> list[Spec]:
         >>> [spec.id for spec in find(["table1/mnist/linear/igr-*+sl"])][:2]
         ['table1/mnist/linear/igr-i+sl', 'table1/mnist/linear/igr-planar+sl']
     """
-    wanted: set[str] = set()
+    wanted: dict[str, Spec] = {}
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
-        found = {id for id in SPECS if id == pattern or fnmatchcase(id, pattern)}
+        found = {id: spec for id, spec in SPECS.items() if id == pattern or fnmatchcase(id, pattern)}
         if not found:
             raise SpecError(f"no spec is called {pattern!r}; the nearest: {', '.join(_nearest(pattern))}")
         wanted |= found
-    return [spec for id, spec in SPECS.items() if id in wanted]
+    return list(wanted.values())
 
 
 def _nearest(pattern: str) -> list[str]:
