@@ -15,7 +15,7 @@ from igr.paper.report.lines import number
 from igr.paper.report.notes import differences
 from igr.paper.report.tables import published
 from igr.paper.report.verdicts import FAILS, HOLDS, UNDECIDED, Judged, Part, Reading, readings
-from igr.paper.report.words import CHOSEN_BY, called
+from igr.paper.report.words import ARCHITECTURES, CHOSEN_BY, called
 from igr.paper.specs import SPECS, Derived, Trained
 
 __all__ = [
@@ -152,7 +152,8 @@ class Book:
         return tuple(Reading((("device", device), ("training", how))) for device, how in found)
 
     def takes(self, id: str, other: str, least: float, most: float) -> Part:
-        """That the time of an epoch is between so many times another's."""
+        """That the time of an epoch is between so many times another's; ``*`` in ids is a reading's architecture."""
+        every = ARCHITECTURES if "*" in id else ("",)
 
         def judge(reading: Reading) -> Judged | None:
             some = [
@@ -160,10 +161,11 @@ class Book:
                 for each in self.records.times
                 if (each["device"], times.trained(each)) == (reading.get("device"), reading.get("training"))
             ]
-            ratio = times.ratio(some, id, other)
+            ratio = times.ratio(some, *(each.replace("*", reading.get("architecture")) for each in (id, other)))
             return None if ratio is None else Judged(HOLDS if least <= ratio <= most else FAILS, f"{ratio:.2f} times")
 
-        return Part(f"{id} takes {least:g} to {most:g} times {other}", (id, other), judge)
+        ids = tuple(each.replace("*", architecture) for architecture in every for each in (id, other))
+        return Part(f"{id} takes {least:g} to {most:g} times {other}", ids, judge)
 
 
 def _verdict(a: Summary, b: Summary, weak: bool) -> str:
