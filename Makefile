@@ -7,7 +7,7 @@ BENCHMARKS := $(wildcard benchmarks/*.py)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test ray lint format docs report bench examples clean
+.PHONY: help demo test ray explore pictures lint format docs report bench examples clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +21,12 @@ test: .venv/.dev ## Run the tests and doctests (ARGS='-m slow' for those that ta
 
 ray: .venv/.dev .venv/.ray .venv/.tensorboard ## Run the tests of igr run on a Ray cluster and of its event files
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/paper/test_ray.py tests/paper/test_events.py $(ARGS)
+
+explore: .venv/.dev .venv/.browser ## Run the tests of igr explore, in Chromium if that and its driver are installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/explorer src/igr/explorer $(ARGS)
+
+pictures: .venv/.browser ## Make the pictures of docs/explorer.md anew; needs Chromium and its driver
+	$(BIN)/python tests/explorer/browser.py docs/images
 
 lint: .venv/.dev ## Check style, formatting and types
 	$(BIN)/ruff check .

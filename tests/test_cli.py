@@ -29,7 +29,7 @@ def python(source: str, *args: str, **env: str) -> subprocess.CompletedProcess[s
 def test_help_lists_commands():
     result = invoke("--help")
     assert result.exit_code == 0
-    for words in ("demo", "list", "run", "report", "data", "approximate", "lab", "--version"):
+    for words in ("demo", "list", "run", "report", "data", "approximate", "lab", "explore", "--version"):
         assert words in result.output
 
 
@@ -139,6 +139,8 @@ def test_approximate_prints_a_table_and_goes_on_from_its_records(tmp_path):
         (["approximate", "uniform", "--device", "abacus"], "'abacus' does not work here"),
         (["approximate", "uniform", "--smoke", "--out", "file"], "is a file"),
         (["approximate", "uniform", "--smoke", "--out", "file/folder"], "cannot write"),
+        (["explore", "--port", "0"], "--port"),
+        (["explore", "--results", "nowhere"], "--results"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -233,8 +235,9 @@ def test_what_goes_wrong_is_one_line(args, content, line, tmp_path, monkeypatch)
         ("matplotlib", ["approximate", "uniform", "--smoke"], "igr approximate", "paper"),
         ("ray", ["run", "table1/mnist/linear/gs", "--smoke", "--engine", "ray"], "--engine ray", "ray"),
         ("tensorboard", ["run", "table1/mnist/linear/gs", "--tensorboard", "runs"], "--tensorboard", "tensorboard"),
+        ("dash", ["explore", "--no-browser"], "igr explore", "explorer"),
     ],
-    ids=["typer", "rich", "demo", "approximate", "ray", "tensorboard"],
+    ids=["typer", "rich", "demo", "approximate", "ray", "tensorboard", "dash"],
 )
 def test_missing_package_is_named(missing, args, what, extra, tmp_path):
     result = python(f"import os, sys; os.chdir({str(tmp_path)!r}); sys.modules[{missing!r}] = None", *args)

@@ -18,7 +18,18 @@ from igr.paper.report.panels import LINES, Curve, key, keys_of, over_seeds, pane
 from igr.paper.select import CRITERIA, Configuration
 from igr.paper.style import INK, STYLE
 
-__all__ = ["CONTINUOUS", "SIZE", "TAU", "Axis", "Course", "against", "has_course", "over_epochs"]
+__all__ = [
+    "CONTINUOUS",
+    "SIZE",
+    "TAU",
+    "Axis",
+    "Course",
+    "against",
+    "curve_of",
+    "has_course",
+    "limits_of",
+    "over_epochs",
+]
 
 TICKS = (0.01, 0.03, 0.1, 0.25, 0.5, 1.0, 2.0)
 COLUMNS = 5  # of panels, at most, where they need not be in one row
@@ -52,13 +63,13 @@ def over_epochs(cells: Sequence[Cell], course: Course) -> Figure:
         drawn: list[Curve] = []
         for variant, axes in zip(variants, places, strict=True):
             for cell in cells:
-                if cell.variant == variant and (curve := _curve(cell, course, course.name)) is not None:
+                if cell.variant == variant and (curve := curve_of(cell, course, course.name)) is not None:
                     drawn += _draw_course(axes, cell, course, curve)
             axes.set_title(title(variant, variants), size=11, pad=4)
             axes.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True, steps=[1, 2, 5, 10]))
         for axes in places:
             if axes.get_subplotspec().is_first_col():  # type: ignore[union-attr]
-                axes.set_ylim(_limits(drawn))
+                axes.set_ylim(limits_of(drawn))
                 axes.set_ylabel(f"{course.label} (nats)", size=10)
         return figure
 
@@ -80,10 +91,10 @@ def _wrapped(count: int, keys: Sequence[matplotlib.lines.Line2D]) -> tuple[Figur
 
 def has_course(cell: Cell, course: Course) -> bool:
     """Whether there is something to draw against epochs."""
-    return _curve(cell, course, course.name) is not None
+    return curve_of(cell, course, course.name) is not None
 
 
-def _curve(cell: Cell, course: Course, name: str) -> Curve | None:
+def curve_of(cell: Cell, course: Course, name: str) -> Curve | None:
     """Over the seeds of the chosen configuration, at the epochs that all of them have."""
     chosen = cell.chosen(course.criterion)
     pairs = []
@@ -101,7 +112,7 @@ def _draw_course(axes: Axes, cell: Cell, course: Course, curve: Curve) -> list[C
     colour, drawn = METHODS[cell.method].colour, [curve]
     axes.fill_between(curve.x, curve.mean - curve.sd, curve.mean + curve.sd, color=colour, alpha=0.2, linewidth=0)
     axes.plot(curve.x, curve.mean, color=colour, linewidth=1.2)
-    if course.training and (loss := _curve(cell, course, "train_loss")) is not None:
+    if course.training and (loss := curve_of(cell, course, "train_loss")) is not None:
         drawn.append(Curve(loss.x, -loss.mean, loss.sd))
         axes.plot(loss.x, -loss.mean, color=colour, linewidth=1.2, linestyle=LINES[2])
     test = cell.summary(cell.chosen(course.criterion), "test", course.test) if course.test else None
@@ -112,7 +123,7 @@ def _draw_course(axes: Axes, cell: Cell, course: Course, curve: Curve) -> list[C
     return drawn
 
 
-def _limits(curves: Sequence[Curve]) -> tuple[float, float]:
+def limits_of(curves: Sequence[Curve]) -> tuple[float, float]:
     """The frame without the first twentieth of the epochs, which lie far below."""
     late = [curve.x >= min(0.05 * curve.x[-1], curve.x[-1]) for curve in curves]
     low = min((curve.mean - curve.sd)[some].min() for curve, some in zip(curves, late, strict=True))
