@@ -28,7 +28,7 @@ class Exact(NamedTuple):
     moments: Tensor
     """E[f 1(D_n = k)], shape ``(N, K)``: the derivative of E[f] with respect to log-probabilities."""
     magnitude: float
-    """E[|f|], which rounding errors are in proportion to."""
+    r""":math:`E[|f|]`, which rounding errors are in proportion to."""
 
 
 def exact(problem: Problem, log_probs: Tensor, dtype: torch.dtype = torch.float64) -> Exact:
