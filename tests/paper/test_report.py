@@ -694,6 +694,15 @@ def test_temperature_curves_follow_the_rules_of_the_prior_temperature(tmp_path):
     assert not math.isinf(elbo.get_ylim()[0])
 
 
+def test_temperatures_at_which_models_collapse_do_not_flatten_the_others(tmp_path):
+    collapsed = [record(IGR_I, 2.0, seed, elbo=-12_000.0, bound=-9_000.0) for seed in SEEDS]
+    cells = collect([write(tmp_path, cell() + collapsed)]).cells
+    for axes, best in zip(against(cells, TAU).axes, (-120, -97), strict=True):
+        low, high = axes.get_ylim()
+        assert 2 * best < low < 1.3 * best
+        assert high > best
+
+
 def test_variants_are_panels(tmp_path):
     cells = collect([write(tmp_path, cell() + cell(IGR_I + "+sl"))]).cells
     assert [axes.get_title() for axes in over_epochs(cells, CONTINUOUS).axes] == ["without SL", "+ SL"]

@@ -173,6 +173,7 @@ def against(cells: Sequence[Cell], axis: Axis, *, apart: bool = False) -> Figure
 def _floor(cells: Sequence[Cell], criterion: str) -> float:
     """As far below the worst of the chosen as that is below the best, or a quarter of all if that is more.
 
+    Of a range that is larger than twice the best value itself, since something has collapsed, no more than that counts.
     What lies lower is cut off, so that differences between what may be chosen can be seen.
     """
     means = [
@@ -182,7 +183,8 @@ def _floor(cells: Sequence[Cell], criterion: str) -> float:
     tops, bottom = [max(each) for each in means if each], min((min(each) for each in means if each), default=0.0)
     if not tops:
         return -math.inf
-    return min(tops) - 1.15 * max(max(tops) - min(tops), (max(tops) - bottom) / 4)
+    spread, whole = max(tops) - min(tops), min(max(tops) - bottom, 2 * abs(max(tops)))
+    return min(tops) - 1.15 * max(spread, whole / 4)
 
 
 def _draw_choice(axes: Axes, cell: Cell, criterion: str, axis: Axis) -> None:
