@@ -2,7 +2,7 @@
 
 A step of an ensemble as `igr run` has it: 100 images for each of 50 models (10 temperatures, 5 seeds), or 145 for GS,
 one replayed CUDA graph. torch's profiler says how long each kernel runs; "between" is what a step takes beyond the sum
-of its kernels, as timed without the profiler.
+of its kernels, as timed without the profiler: less than nothing where kernels of Adam run beside others.
 
     products forward    x W + b of all layers
     input gradients     dy Wᵀ of all layers but the first

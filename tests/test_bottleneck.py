@@ -171,6 +171,12 @@ def test_given_priors(relaxation):
             q = model.distribution(features()).recovered().probs
             torch.testing.assert_close(q, p.double().expand(N, K), rtol=0, atol=2e-6)
         assert abs(model(features()).kl.item()) < 1e-5
+        assert model.prior().batch_shape == (N,)
+        assert model.prior().temperature == model.temperature
+        if relaxation != "igr-planar":
+            torch.testing.assert_close(model.prior().recovered().probs, p.double().expand(N, K), rtol=0, atol=2e-6)
+        z = model.prior().sample((7,))
+        torch.testing.assert_close(model.prior().log_prob(z), model.distribution(features()).log_prob(z))
 
 
 @pytest.mark.parametrize("categories", [2, 5, 10])

@@ -29,7 +29,7 @@ def python(source: str, *args: str, **env: str) -> subprocess.CompletedProcess[s
 def test_help_lists_commands():
     result = invoke("--help")
     assert result.exit_code == 0
-    for words in ("demo", "list", "run", "report", "data", "approximate", "lab", "explore", "--version"):
+    for words in ("demo", "list", "run", "report", "data", "approximate", "lab", "bench", "explore", "--version"):
         assert words in result.output
 
 

@@ -25,7 +25,7 @@ def imported_packages(importtime: str) -> set[str]:
         ("-m", "igr", "--help"),
         *(
             ("-m", "igr", command, "--help")
-            for command in ("approximate", "data", "demo", "explore", "lab", "list", "report", "run")
+            for command in ("approximate", "bench", "data", "demo", "explore", "lab", "list", "report", "run")
         ),
         ("-m", "igr", "list"),
         ("-m", "igr", "data", "status"),

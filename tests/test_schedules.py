@@ -181,6 +181,36 @@ def test_two_categories_match_quadrature(relaxation, distance):
     assert found.distance == pytest.approx(distance, rel=3e-4)
 
 
+@pytest.mark.parametrize("tau", [0.05, 0.5, 3.0])
+@pytest.mark.parametrize("relaxation", ["igr-i", "igr-sb", "gs"])
+def test_measured_distance_matches_quadrature(relaxation, tau):
+    found = igr.measure_temperature(2, relaxation, tau, num_samples=40_000)
+    mean, square = distance_of_two(relaxation, tau)
+    assert found.temperature == tau
+    assert abs(found.distance - mean) < 5 * math.sqrt((square - mean**2) / 40_000)
+
+
+def test_measured_is_what_is_suggested():
+    given = {"dtype": torch.float16, "logits": torch.randn(3, 10), "num_samples": 500, "seed": 2}
+    found = igr.suggest_temperature(10, "gs", distance=0.1, vanishing=0.9, **given)
+    assert found == igr.measure_temperature(10, "gs", found.temperature, **given)
+    assert 0 < found.vanishing < igr.measure_temperature(10, "gs", found.temperature / 4, **given).vanishing
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((1, "gs", 0.5), "num_categories >= 2"),
+        ((4, "gs", 0.0), "temperature must be positive and finite, got 0.0"),
+        ((4, "gs", math.inf), "temperature must be positive and finite"),
+        ((4, "igr-planar", 0.5), "a planar flow is yours to choose"),
+    ],
+)
+def test_measurement_refuses(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        igr.measure_temperature(*arguments)
+
+
 def numpy_samples(relaxation, K, tau, n, rng):
     if relaxation == "gs":
         s = rng.gumbel(size=(n, K))

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from igr.kumaraswamy import Kumaraswamy
     from igr.prior import fit_prior, match_moments
     from igr.recovery import QuadratureError, recovered_log_probs, recovered_log_probs_stick_breaking
-    from igr.schedules import Suggestion, suggest_temperature
+    from igr.schedules import Suggestion, measure_temperature, suggest_temperature
     from igr.transforms import Planar, SoftmaxPlusPlus, StickBreaking, VertexInterpolation
 
 _MODULES = (
@@ -101,6 +101,7 @@ _HOMES = {
     "match_moments": "prior",
     # temperatures
     "suggest_temperature": "schedules",
+    "measure_temperature": "schedules",
     "Suggestion": "schedules",
     # divergences
     "monte_carlo_kl": "kl",
@@ -148,6 +149,7 @@ __all__ = [
     "fit_prior",
     "match_moments",
     "suggest_temperature",
+    "measure_temperature",
     "Suggestion",
     "monte_carlo_kl",
     "categorical_kl",

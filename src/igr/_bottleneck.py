@@ -224,6 +224,23 @@ class CategoricalBottleneck(nn.Module):
             parameters = _Parameters(torch.where(mask, parameters.loc, FAR))
         return self._relaxation(parameters)
 
+    def prior(self) -> Relaxation:
+        """The prior as a relaxation at the present temperature, batch shape ``(N,)``; that of IGR-Planar has no flow.
+
+        Its samples are what a decoder is given to generate, hard ones with ``prior().hard_rsample()``.
+
+        Example:
+            >>> layer = CategoricalBottleneck(64, num_variables=20, num_categories=10, relaxation="igr-sb")
+            >>> layer.prior().hard_rsample((5,)).shape
+            torch.Size([5, 20, 10])
+        """
+        flow = StickBreaking() if self.relaxation == "igr-sb" else None
+        if self.relaxation == "gs":
+            logits = widen(self.prior_log_probs).expand(self.num_variables, -1)
+            return GumbelSoftmax(self.temperature, logits, validate_args=False)
+        loc, scale = (widen(each).expand(self.num_variables, -1) for each in (self.prior_loc, self.prior_scale))
+        return InvertibleGaussian(loc, scale, self.temperature, flow=flow, validate_args=False)
+
     def _parameters_of(self, features: Tensor) -> tuple[_Parameters, torch.dtype]:
         """Of shape (*, N, K) or (*, N, K-1), and the dtype of samples."""
         if check_tensor("features", features).dim() == 0 or features.shape[-1] != self.in_features:
@@ -272,15 +289,9 @@ class CategoricalBottleneck(nn.Module):
         """A sample and log q - log p at the relaxed one, shapes (*, N, K) and (*, N)."""
         q = self._relaxation(parameters, validate_args=False)
         log_z, log_q = q.log_rsample_and_log_prob(generator=generator)
-        p: Relaxation
-        if self.relaxation == "gs":
-            p = GumbelSoftmax(self.temperature, widen(self.prior_log_probs), validate_args=False)
-        else:
-            loc, scale = widen(self.prior_loc), widen(self.prior_scale)
-            p = InvertibleGaussian(loc, scale, self.temperature, validate_args=False)
         z = log_z.exp()
         z = functional.straight_through(functional.one_hot_argmax(log_z), z) if hard else z
-        return z, log_q - p.log_prob_from_log(log_z)
+        return z, log_q - self.prior().log_prob_from_log(log_z)
 
     def _log_probs(self, parameters: _Parameters, mask: Tensor | None) -> Tensor:
         """Of the discrete distribution behind, normalised, -inf where forbidden, (*, N, K)."""

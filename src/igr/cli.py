@@ -6,7 +6,7 @@ Nothing heavy is imported before a command needs it: ``igr --help`` loads neithe
 from typing import TYPE_CHECKING, Annotated
 
 from igr import __version__
-from igr._commands import approximate, data, demo, explore, lab, run
+from igr._commands import approximate, bench, data, demo, explore, lab, run
 from igr._commands import list as list_
 from igr._commands import report as report_
 from igr._commands.common import needs
@@ -46,6 +46,6 @@ def build_app() -> "typer.Typer":
     ) -> None:
         """Continuous relaxations of discrete distributions."""
 
-    for command in (demo, list_, run, report_, data, approximate, lab, explore):
+    for command in (demo, list_, run, report_, data, approximate, lab, bench, explore):
         command.add(app)
     return app

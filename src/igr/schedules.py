@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from igr._checks import check_range, describe, is_number, widen
-from igr._suggest import Suggestion, suggest_temperature
+from igr._suggest import Suggestion, measure_temperature, suggest_temperature
 
 __all__ = [
     "Constant",
@@ -28,6 +28,7 @@ __all__ = [
     "step",
     "Suggestion",
     "suggest_temperature",
+    "measure_temperature",
 ]
 
 Schedule = Callable[[int], float]

@@ -45,6 +45,14 @@ def few(names=FEW, problem="rebar", methods=("gs",), temperatures=(0.5, 1.0)):
     return rows([find(problem)], methods, names, temperatures)
 
 
+def test_without_a_file_nothing_is_kept(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    kept, _ = work(tmp_path / "kept.jsonl", few())
+    found = list(laboratory(few(), TINY))
+    assert [each["metrics"]["bias"] for each in found] == [each["metrics"]["bias"] for each in kept]
+    assert [path.name for path in tmp_path.iterdir()] == ["kept.jsonl"]
+
+
 # ---------------------------------------------------------------------------------------------------------------- rows
 
 

@@ -112,9 +112,9 @@ def rows(
 def laboratory(
     work: Sequence[Row],
     settings: Settings,
-    device: torch.device | str,
-    path: Path,
-    report: Callable[[str], None],
+    device: torch.device | str = "cpu",
+    path: Path | None = None,
+    report: Callable[[str], None] = lambda words: None,
     *,
     fresh: bool = False,
     stop: Callable[[], bool] = lambda: False,
@@ -125,7 +125,7 @@ def laboratory(
         work: the rows.
         settings: what all of them are given.
         device: where to compute.
-        path: the file of the records.
+        path: the file of the records; without one, nothing is looked up or kept.
         report: called with a few words before each row.
         fresh: whether to measure anew what is in the records.
         stop: asked before each measurement whether to end here.
@@ -141,12 +141,13 @@ def laboratory(
         if setup is None or setup.problem is not row.problem or setup.parameters.method != row.method:
             setup = _Setup(row.problem, row.method, settings, device)
         wanted = setup.identity(row)
-        record = None if fresh else records.find(records.read(path), wanted)
+        record = None if fresh or path is None else records.find(records.read(path), wanted)
         if record is None:
             if stop():
                 return
             record = setup.record(row, wanted)
-            records.append(path, [record], replace=fresh)
+            if path is not None:
+                records.append(path, [record], replace=fresh)
         yield record
 
 
