@@ -80,6 +80,28 @@ def test_kernels_have_the_gradients_of_a_step(id, monkeypatch):
         assert (found - expected).abs().amax(1).le(1e-3 * expected.abs().amax(1)).all()
 
 
+@pytest.mark.parametrize(
+    "id",
+    [
+        "table1/mnist/linear/igr-i",
+        "table1/mnist/nonlinear/igr-planar",
+        "beyond/mnist/linear/gs+rloo",
+        "sop/mnist/igr-i+s5",
+        "nonparametric/mnist/igr-sb-mm+sl",
+    ],
+)
+def test_steps_of_layers_beside_gradients_are_those_after_them(id):
+    beside, after = ensemble(id, dtype=torch.float32), ensemble(id, dtype=torch.float32)
+    found = torch.stack([beside.run_epoch() for _ in range(3)])
+    assert beside.optimizer._beside is not None
+    after.optimizer._beside = None  # one stream for all
+    expected = torch.stack([after.run_epoch() for _ in range(3)])
+    assert torch.equal(found, expected)
+    for a, b in zip(after.model.parameters(), beside.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    beside.model.subset([0])  # a copy, for metrics
+
+
 def first(trainer: Trainer, p: torch.Tensor) -> torch.Tensor:
     """The running mean of a gradient, a tenth of it after the first step."""
     return trainer.optimizer.state[p]["exp_avg"]

@@ -1,5 +1,7 @@
 """The kernels of layers and of Adam, interpreted on a CPU: against torch's own layers and its Adam, in float64."""
 
+import gc
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -85,6 +87,16 @@ def network(factors=None):
     return weights, biases, lambda h: layers(h, weights, biases, factors)
 
 
+class Told(list):
+    """What a listener hears: products, or how many weights are complete."""
+
+    def before_products(self):
+        self.append("products")
+
+    def complete(self, weights):
+        self.append(len(weights))
+
+
 def test_factors_multiply_to_gradients():
     factors = Factors("ieee")
     weights, biases, plain = network()
@@ -93,10 +105,9 @@ def test_factors_multiply_to_gradients():
     a, b = h.clone().requires_grad_(), h.clone().requires_grad_()
     twice = 0.3 * h
     (plain(a).square().sum() + plain(twice).sum()).backward()
-    told = []
-    with factors.collected(told.append):
+    with factors.collected(told := Told()):
         (factored(b).square().sum() + factored(twice).sum()).backward()  # two uses of every layer
-    assert [len(each) for each in told] == [0, 3]
+    assert told == ["products", 0, "products", 3]
     torch.testing.assert_close(b.grad, a.grad, rtol=1e-4, atol=1e-4)
     assert all(p.grad is None for p in others)
     found = {weight: factors.taken(weight) for weight in others}
@@ -180,6 +191,24 @@ def test_members_are_trained_by_factors_as_they_are_without(id, monkeypatch):
         assert (trainer.model.factors is not None) == fused
         losses.append(torch.stack([trainer.run_epoch() for _ in range(2)]))
     torch.testing.assert_close(losses[1], losses[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="tests of training on CUDA see to that")
+def test_copies_of_a_model_have_nothing_of_its_optimizer(monkeypatch):
+    monkeypatch.setattr(Trainer, "_fuses", lambda self: True)
+    monkeypatch.setattr(Adam, "__deepcopy__", lambda self, memo: pytest.fail("was copied"), raising=False)
+    cell = replace(SPECS["table1/mnist/linear/gs"], temperatures=(0.5,), seeds=(1, 2), batch_size=20, epochs=2)
+    images = (np.random.default_rng(0).random((40, 12)) < 0.3).astype(np.uint8)
+    trainer = Ensemble(cell, images, torch.device("cpu"), torch.float32, num_variables=3, num_categories=4)
+    trainer.run_epoch()
+    assert trainer.vae.subset([0]).num_members == 1
+    optimizer = weakref.ref(trainer.optimizer)
+    gc.disable()
+    try:
+        del trainer
+        assert optimizer() is None  # nor is it kept by what it has trained
+    finally:
+        gc.enable()
 
 
 def test_bernoulli_rows():

@@ -8,9 +8,9 @@ are torch's own.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +39,16 @@ def layers(h: Tensor, weights: Iterable[Tensor], biases: Iterable[Tensor], facto
     return h
 
 
+class Listener(Protocol):
+    """What is told of gradients while they are computed."""
+
+    def before_products(self) -> None:
+        """Products of gradients and weights come next."""
+
+    def complete(self, weights: list[Tensor]) -> None:
+        """Nothing will ask for these weights any more: every use of them has left its factors."""
+
+
 class Factors:
     """The gradients of layers' weights, as pairs of factors (x, gradient of y).
 
@@ -48,36 +58,35 @@ class Factors:
         pairs: by the weight that they belong to.
         uses: how often each weight was used in this step, where gradients were wanted.
         precision: of products, as Triton names it.
-        wait: is called before the gradients of inputs are computed.
     """
 
     def __init__(self, precision: str = "tf32") -> None:
         self.precision = precision
         self.pairs: dict[Tensor, list[tuple[Tensor, Tensor]]] = {}
         self.uses: Counter[Tensor] = Counter()
-        self.wait: Callable[[], None] = lambda: None
-        self._done: Callable[[list[Tensor]], None] | None = None
+        self._listener: Listener | None = None
 
     @contextmanager
-    def collected(self, done: Callable[[list[Tensor]], None] = lambda weights: None) -> Iterator[None]:
-        """Gradients that are computed inside count; those that estimators take on the way do not.
-
-        Arguments:
-            done: is told of weights that nothing will ask for any more, every use having left its factors.
-        """
-        self._done = done
+    def collected(self, listener: Listener) -> Iterator[None]:
+        """Gradients that are computed inside count; those that estimators take on the way do not."""
+        self._listener = listener  # only here: copies of a model have none
         try:
             yield
         finally:
-            self._done = None
+            self._listener = None
+
+    def begin(self) -> None:
+        """Gradients of inputs are about to be computed."""
+        if self._listener is not None:
+            self._listener.before_products()
 
     def add(self, weights: Sequence[Tensor], given: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
         """One use of some layers, once all gradients that depend on their weights have been computed."""
-        if self._done is None:
+        if self._listener is None:
             return
         for weight, x, dy in zip(weights, given, gradients, strict=True):
             self.pairs.setdefault(weight, []).append((x, dy))
-        self._done([weight for weight in weights if len(self.pairs[weight]) == self.uses[weight]])
+        self._listener.complete([weight for weight in weights if len(self.pairs[weight]) == self.uses[weight]])
 
     def taken(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """The factors of a weight, all uses as rows of one pair, which are then forgotten."""
@@ -110,7 +119,7 @@ class _Layers(torch.autograd.Function):
         gradients = [d]  # from the last layer to the first
         wanted = ctx.needs_input_grad[0]
         if wanted or len(weights) > 1:
-            factors.wait()
+            factors.begin()
         for i in range(len(weights) - 1, 0, -1):
             gradients.append(affine_input_gradient(gradients[-1], weights[i], factors.precision, relu=given[i]))
         first = affine_input_gradient(gradients[-1], weights[0], factors.precision) if wanted else None
@@ -143,8 +152,7 @@ class Adam:
         self._rate_there = torch.tensor(rate, dtype=torch.float32, device=device)
         lr = self._rate_there if self._captured and varies else rate
         self._torch = torch.optim.Adam(parameters, lr, BETAS, EPS, fused=True, capturable=self._captured)
-        if factors is not None:
-            factors.wait = self._wait
+        self._sizes = torch.empty(0)  # of the step that is being taken
         self._in_use: list[tuple[Tensor, Tensor]] = []  # whose memory is to stay theirs until the end of the step
         shared = torch.zeros((), dtype=torch.float32, device=device)  # layers that leave factors count together
         layered = set() if factors is None else {*model.weights, *model.biases}  # type: ignore[misc]
@@ -184,16 +192,16 @@ class Adam:
             return
         with self._aside():
             self._sizes = self._next_sizes()
-        with self._factors.collected(self._step_layers):
+        with self._factors.collected(self):
             losses.backward(gradient)
 
     def step(self) -> None:
         """One step of all parameters that have gradients."""
         self._torch.step()
         if self._factors is not None:
-            self._step_layers(list(self._factors.pairs))
+            self.complete(list(self._factors.pairs))
             self._factors.uses.clear()
-        self._wait()
+        self.before_products()
         self._in_use.clear()
 
     def _next_sizes(self) -> Tensor:
@@ -202,7 +210,8 @@ class Adam:
         return adam_sizes(self.state[next(iter(self._biases))]["step"], self._rate_there, BETAS)
 
     @torch.no_grad()
-    def _step_layers(self, weights: list[Tensor]) -> None:
+    def complete(self, weights: list[Tensor]) -> None:
+        """The steps of layers whose factors are complete."""
         from igr.paper.layer_kernels import adam_product
 
         assert self._factors is not None
@@ -213,7 +222,7 @@ class Adam:
                 parameters = self._tensors(weight), self._tensors(self._biases[weight])
                 adam_product(x, dy, *parameters, self._sizes, BETAS, EPS, self._factors.precision)
 
-    def _wait(self) -> None:
+    def before_products(self) -> None:
         """What is launched from now on comes after all that was launched aside."""
         if self._beside is not None:
             torch.cuda.current_stream(self._beside.device).wait_stream(self._beside)
