@@ -88,6 +88,26 @@ def test_a_fit_that_breaks_down_says_what_to_do(one_thread):
     assert found.message
 
 
+@pytest.mark.parametrize("status", ["running", "finished"])
+def test_a_fit_whose_parameters_cannot_be_looked_at_fails(status, monkeypatch, one_thread):
+    original = fitting._look
+
+    def look(problem, q, now, *rest):
+        if now == status:
+            raise ValueError("loc must be finite")
+        return original(problem, q, now, *rest)
+
+    monkeypatch.setattr(fitting, "_look", look)
+    found = fit(Problem(np.log(P0), "gs", 4, **SMALL), lambda _: None, never)
+    assert (found.status, found.message) == ("failed", "loc must be finite")
+
+
+def test_divergences_of_unlikely_categories_are_finite(one_thread):
+    K = 200
+    found = fit(Problem(np.full(K, -math.log(K)), "igr-i", K, **SMALL | {"steps": 1}), lambda _: None, never)
+    assert 0 < found.kl < math.inf
+
+
 @pytest.mark.parametrize(
     ("given", "advice"),
     [
@@ -95,9 +115,11 @@ def test_a_fit_that_breaks_down_says_what_to_do(one_thread):
         ({"num_categories": 1}, "K must be between 2 and 200, got 1"),
         ({"tau": 0.0}, "τ must be a positive number, got 0.0"),
         ({"learning_rate": math.nan}, "the learning rate must be a positive number, got nan"),
-        ({"steps": 0}, "at least one step and one sample, got 0 and 1000"),
+        ({"steps": 0}, "steps must be from 1 to 100,000, got 0"),
+        ({"steps": 100_001}, "steps must be from 1 to 100,000, got 100001"),
+        ({"samples": 10_001}, "samples must be from 1 to 10,000, got 10001"),
     ],
-    ids=["method", "K", "tau", "rate", "steps"],
+    ids=["method", "K", "tau", "rate", "steps", "many steps", "many samples"],
 )
 def test_bad_problems_are_refused(given, advice):
     with pytest.raises(ValueError, match=advice):
@@ -126,6 +148,7 @@ def test_weights_are_normalised():
     target = target_of("own", "10; 1,5 1e0\n3")
     assert np.exp(target.log_probs()) == pytest.approx(np.array([10, 1, 5, 1, 3]) / 20)
     assert reach(target) == 5
+    assert np.exp(target_of("own", "1e308 1e308").log_probs()) == pytest.approx([0.5, 0.5])
 
 
 @pytest.mark.parametrize("name", list(TARGETS))
@@ -137,7 +160,7 @@ def test_reach_leaves_out_little(name):
 
 
 def test_pages_do_not_disturb_each_other():
-    fits, endless = Fits(), SMALL | {"steps": 10**6}
+    fits, endless = Fits(), SMALL | {"steps": 10**5}
     fits.start("a", Problem(np.log(P0), "gs", 4, **endless))
     fits.start("b", Problem(np.log(P0), "igr-i", 4, **SMALL | {"steps": 3}))
     wait(lambda: status(fits, "b") == "finished" and status(fits, "a") is not None)
@@ -150,7 +173,7 @@ def test_pages_do_not_disturb_each_other():
 
 
 def test_a_new_fit_takes_the_place_of_the_last():
-    fits, endless = Fits(), SMALL | {"steps": 10**6}
+    fits, endless = Fits(), SMALL | {"steps": 10**5}
     fits.start("a", Problem(np.log(P0), "gs", 4, **endless))
     first = fits._running["a"].thread
     fits.start("a", Problem(np.log(P0), "igr-i", 4, **endless))
@@ -162,7 +185,7 @@ def test_a_new_fit_takes_the_place_of_the_last():
 
 
 def test_too_many_fits_and_pages_that_were_closed(monkeypatch):
-    fits, endless = Fits(), Problem(np.log(P0), "gs", 4, **SMALL | {"steps": 10**6})
+    fits, endless = Fits(), Problem(np.log(P0), "gs", 4, **SMALL | {"steps": 10**5})
     for i in range(fitting.MOST):
         fits.start(str(i), endless)
     with pytest.raises(RuntimeError, match="4 fits are running in other windows"):

@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 
 pytest.importorskip("dash", reason="needs dash: pip install -e '.[explorer]'")
 
+from flask import Flask
+
 from igr.cli import build_app
 from igr.explorer import serving
 
@@ -67,6 +69,27 @@ def test_the_network_is_warned_of_and_a_browser_opened(busy, served, tmp_path):
     assert results == tmp_path
     assert opened == [re.search(r"http://\S+(?=;)", result.stdout)[0]]
     assert listening.fileno() == -1  # closed at the end
+
+
+@pytest.mark.parametrize(
+    ("host", "url"), [("127.0.0.1", "127.0.0.1:80"), ("::1", "[::1]:80"), ("LOCALHOST", "localhost")]
+)
+def test_only_names_of_this_machine_are_answered_on_loopback(host, url):
+    page = Flask("page")
+    page.route("/")(lambda: "here")
+    serving.guard(page, host)
+    with page.test_client() as browser:
+        assert browser.get("/", headers={"Host": url}).status_code == 200
+        for other in ("elsewhere.example", "127.0.0.1.elsewhere.example", "[", "[::2]:80"):
+            assert browser.get("/", headers={"Host": other}).status_code == 400, other
+
+
+def test_every_name_is_answered_elsewhere():
+    page = Flask("page")
+    page.route("/")(lambda: "here")
+    serving.guard(page, "0.0.0.0")
+    with page.test_client() as browser:
+        assert browser.get("/", headers={"Host": "this-machine.example"}).status_code == 200
 
 
 def test_it_runs_until_it_is_interrupted(busy, tmp_path):

@@ -22,7 +22,7 @@ __all__ = ["Band", "bands", "losses", "masses", "picture"]
 Figure = dict[str, Any]
 
 SHOWN = 500  # samples that are drawn
-SOFT, LINE = "#5b5b66", "#d9d9e0"
+LINE = "#d9d9e0"
 DASHES = {"igr-i": "solid", "igr-sb": "dash", "igr-planar": "dot", "gs": "dashdot", "igr-sb-mm": "dash"}  # without hues
 FRAME: Figure = {
     "paper_bgcolor": "white",

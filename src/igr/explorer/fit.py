@@ -9,7 +9,7 @@ import numpy as np
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
 
 from igr.explorer.figures import losses, masses
-from igr.explorer.fitting import LARGEST, Fits, Problem, Progress, reach, target_of
+from igr.explorer.fitting import LARGEST, MOST_SAMPLES, MOST_STEPS, Fits, Problem, Progress, reach, target_of
 from igr.explorer.quantities import NAMES
 from igr.explorer.widgets import Knob, field, fold, graph, shown_id, slider
 from igr.paper.distances import Array
@@ -49,8 +49,10 @@ def layout() -> Any:
         field("K, categories", dcc.Input(id="fit-size", type="number", min=2, max=LARGEST, step=1, value=13)),
         slider(TAU),
         slider(RATE),
-        field("steps", dcc.Input(id="fit-steps", type="number", min=1, max=100_000, step=1, value=2_000)),
-        field("samples a step", dcc.Input(id="fit-samples", type="number", min=1, max=10_000, step=1, value=1_000)),
+        field("steps", dcc.Input(id="fit-steps", type="number", min=1, max=MOST_STEPS, step=1, value=2_000)),
+        field(
+            "samples a step", dcc.Input(id="fit-samples", type="number", min=1, max=MOST_SAMPLES, step=1, value=1_000)
+        ),
         html.Div(
             [
                 html.Button("Start", id="fit-start", n_clicks=0),
@@ -125,11 +127,11 @@ def begin(fits: Fits, page: str, *given: Any) -> list[Any]:
     """Starts a fit, or says what is wrong."""
     name, text, method, size, tau, rate, steps, samples = given
     try:
-        if None in (size, steps, samples):
-            raise ValueError(f"K must be from 2 to {LARGEST}, steps from 1 to 100,000 and samples from 1 to 10,000")
+        if not all(isinstance(each, int) for each in (size, steps, samples)):  # as of an empty field
+            most = f"K must be from 2 to {LARGEST}, steps from 1 to {MOST_STEPS:,}, samples from 1 to {MOST_SAMPLES:,}"
+            raise ValueError(most)
         target = target_of(name, text or "")
-        chosen = TAU.value(tau), RATE.value(rate), int(steps), int(samples)
-        fits.start(page, Problem(target.log_probs(), method, int(size), *chosen))
+        fits.start(page, Problem(target.log_probs(), method, size, TAU.value(tau), RATE.value(rate), steps, samples))
     except (RuntimeError, ValueError) as error:
         return [str(error), no_update]
     return ["", False]

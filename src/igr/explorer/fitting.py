@@ -27,6 +27,7 @@ from igr.paper.targets import TARGETS, Target
 __all__ = ["Fits", "Problem", "Progress", "fit", "own_target", "reach", "start", "target_of"]
 
 LARGEST = 200  # K
+MOST_STEPS, MOST_SAMPLES = 100_000, 10_000  # of one fit
 MOST = 4  # fits at once
 EVERY = 0.2  # seconds between looks at a fit, or four times what a look takes
 ABANDONED = 120.0  # seconds without a question, after which a fit ends by itself; hidden pages ask once a minute
@@ -60,8 +61,9 @@ class Problem:
         for name, value in (("τ", self.tau), ("the learning rate", self.learning_rate)):
             if not 0 < value < math.inf:
                 raise ValueError(f"{name} must be a positive number, got {value}")
-        if self.steps < 1 or self.samples < 1:
-            raise ValueError(f"need at least one step and one sample, got {self.steps} and {self.samples}")
+        for what, given, most in (("steps", self.steps, MOST_STEPS), ("samples", self.samples, MOST_SAMPLES)):
+            if not 1 <= given <= most:
+                raise ValueError(f"{what} must be from 1 to {most:,}, got {given}")
 
 
 class Progress(NamedTuple):
@@ -102,6 +104,7 @@ def own_target(text: str) -> Target:
         raise ValueError(f"expected 2 to {LARGEST} weights, got {len(weights)}")
     if not bool(weights.isfinite().all()) or bool((weights <= 0).any()):
         raise ValueError("weights must be positive and finite; leave out what has no probability")
+    weights = weights / weights.max()  # so that their sum is finite
     return Target("own", "your own", len(weights), lambda: weights / weights.sum())
 
 
@@ -168,9 +171,8 @@ def fit(problem: Problem, report: Callable[[Progress], None], stopped: Callable[
             spent = time.perf_counter() - now
             due = now + spent + max(EVERY, 4 * spent)
 
-    report(look("running"))
-    status = "finished"
     try:
+        report(look("running"))
         match_moments(
             build,
             [],
@@ -181,19 +183,19 @@ def fit(problem: Problem, report: Callable[[Progress], None], stopped: Callable[
             generator=torch.Generator().manual_seed(problem.seed),
             callback=after,
         )
+        return look("finished")
     except _Stopped:
-        status = "stopped"
+        return look("stopped")  # parameters were fine a step ago
     except (RuntimeError, ValueError) as error:  # FitError among them
         return _failed(problem, losses, time.perf_counter() - began, str(error))
-    return look(status)
 
 
 @torch.no_grad()
 def _look(problem: Problem, q: Relaxation, status: str, losses: list[float], seconds: float) -> Progress:
     known = q.recovered(COUNTED, generator=torch.Generator().manual_seed(problem.seed))
     errors, probs = getattr(known, "standard_error", torch.zeros(1)), known.probs.double().numpy()
-    with np.errstate(divide="ignore"):
-        kl, back = (kl_divergence(problem.log_p0, np.log(probs), reverse=reverse) for reverse in (False, True))
+    log_q = known.logits.double().numpy()
+    kl, back = (kl_divergence(problem.log_p0, log_q, reverse=reverse) for reverse in (False, True))
     tv = total_variation(np.exp(problem.log_p0), probs)
     return Progress(problem, status, tuple(losses), probs, errors.max().item(), tv, kl, back, seconds)
 

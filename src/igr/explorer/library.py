@@ -70,7 +70,7 @@ class Library:
         try:
             return collect([self.folder])
         except ReportError as error:
-            return str(error)
+            return str(error).replace("--records", "--results")  # the option here
 
     @cached_property
     def tables(self) -> tuple[Shown, ...]:

@@ -7,7 +7,9 @@ import ipaddress
 import logging
 import socket
 from pathlib import Path
+from urllib.parse import urlsplit
 
+from flask import Flask, abort, request
 from werkzeug.serving import make_server
 
 from igr.explorer import relaxations
@@ -15,7 +17,7 @@ from igr.explorer.app import create
 from igr.explorer.fitting import Fits
 from igr.paper.threads import one_thread
 
-__all__ = ["is_loopback", "listen", "serve"]
+__all__ = ["guard", "is_loopback", "listen", "serve"]
 
 TRIES = 20  # ports, from the one that is asked for
 
@@ -30,7 +32,7 @@ def is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:  # a name
-        return host == "localhost"
+        return host.lower() == "localhost"
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -49,12 +51,27 @@ def listen(host: str, port: int) -> socket.socket:
     raise OSError(errno.EADDRINUSE, f"ports {port} to {candidate} are all taken")
 
 
+def guard(page: Flask, host: str) -> None:
+    """On loopback, no other site may get at the page under a name of its own that leads here."""
+    known = {"127.0.0.1", "localhost", "::1", host.lower()}
+
+    def refuse_others() -> None:
+        try:
+            asked = urlsplit(f"//{request.host}").hostname
+        except ValueError:  # no host at all
+            asked = None
+        if asked not in known:
+            abort(400, "this page is only for the machine that it runs on")
+
+    if is_loopback(host):
+        page.before_request(refuse_others)
+
+
 def serve(listening: socket.socket, host: str, results: Path) -> None:
     """Answers browsers until it is interrupted; fits that still run are ended then."""
     fits = Fits()
     app = create(results, fits)
-    if is_loopback(host):  # no other site may get at it under a name of its own
-        app.server.config["TRUSTED_HOSTS"] = ["127.0.0.1", "localhost", "[::1]", host]
+    guard(app.server, host)
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # not a line for each request
     relaxations.look([0, [], *relaxations.START])  # so that the first page does not wait for what is done once
     port = listening.getsockname()[1]
