@@ -38,7 +38,7 @@ class Mixture(nn.Module):
             nn.Linear(32, K)
             if routing == "soft"
             else igr.nn.CategoricalBottleneck(
-                32, 1, K, routing, temperature=tau, estimator="straight-through", eval_mode="argmax"
+                32, 1, K, routing, temperature=tau, estimator="st_relaxed", eval_mode="argmax"
             )
         )
 

@@ -13,7 +13,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 
 import igr
 from igr import estimators, schedules
-from igr._bottleneck_parts import masked_gaussian_kl, masked_log_probs
+from igr._bottleneck_parts import as_temperature, masked_gaussian_kl, masked_log_probs
 from igr.nn import Bottleneck, CategoricalBottleneck
 from igr.schedules import Exponential, Learnable, Linear
 
@@ -58,7 +58,7 @@ def test_shapes(relaxation, shape):
 
 @pytest.mark.parametrize("relaxation", RELAXATIONS)
 def test_estimators_and_gradients(relaxation):
-    for estimator, hard in (("reparameterized", False), ("straight-through", True)):
+    for estimator, hard in (("reparameterized", False), ("st_relaxed", True)):
         model, h = layer(relaxation, estimator=estimator, temperature=Learnable(0.5)), features(16, requires_grad=True)
         z, kl = model(h)
         assert is_one_hot(z) == hard
@@ -139,7 +139,7 @@ def test_sampled_divergence(relaxation):
         reference = igr.monte_carlo_kl(model.distribution(h), prior, 20_000)
     error = (many.var(0) / 2000 + reference.standard_error.square().sum(-1)).sqrt()
     assert bool(((many.mean(0) - reference.estimate.sum(-1)).abs() < 5 * error).all())
-    model.estimator = "straight-through"
+    model.estimator = "st_relaxed"
     same = torch.Generator()
     hard = model(h, generator=same.manual_seed(0))
     model.estimator = "reparameterized"
@@ -208,6 +208,80 @@ def test_large_activations(relaxation, size):
         assert q.scale.min().item() >= 1e-3
 
 
+# ---- estimators
+
+
+def exact_gradient(model, h, values):
+    """The derivative of E f(D) by the biases, for one variable and f(e_k) given, from the categories' probabilities."""
+    log_p = model.distribution(h).recovered().logits.log_softmax(-1)
+    return torch.autograd.grad((log_p.exp() * values).sum(), model.head.bias)[0]
+
+
+@pytest.mark.parametrize(("estimator", "power"), [("straight_through", 1), ("reinmax", 1), ("reinmax", 2)])
+@pytest.mark.parametrize("relaxation", MASKED)
+def test_gradients_by_probabilities_are_exact_for(relaxation, estimator, power):
+    """Linear functions of the sample, and by ReinMax quadratic ones."""
+    model = CategoricalBottleneck(H, 1, 4, relaxation, estimator=estimator).double()
+    nn.init.normal_(model.head.bias)
+    h, v, n = features(1), torch.randn(4, dtype=torch.float64), 20_000
+    expected = exact_gradient(model, h, v**power)
+    means = []
+    for _ in range(20):
+        z = model(h.expand(n, H)).z
+        assert is_one_hot(z)
+        means.append(torch.autograd.grad(((z @ v) ** power).sum() / n, model.head.bias)[0])
+    found = torch.stack(means)
+    error = found.std(0) / math.sqrt(20)
+    assert bool(((found.mean(0) - expected).abs() < 5 * error + 1e-12).all())
+    assert bool((error < 0.05 * expected.abs().max()).all())  # so that a wrong one is seen
+
+
+@pytest.mark.parametrize(
+    ("relaxation", "estimator"),
+    [
+        ("gs", "gumbel_rao"),
+        ("igr-i", "igr_rao"),
+        ("gs", "gapped_straight_through"),
+        ("igr-i", "gapped_straight_through"),
+    ],
+)
+def test_gradients_are_those_of_the_estimator(relaxation, estimator):
+    model, h = layer(relaxation, estimator=estimator), features(6, requires_grad=True)
+    noise = torch.Generator()
+    (found,) = torch.autograd.grad(model(h, generator=noise.manual_seed(0)).z.cumsum(-1).square().sum(), h)
+    q = model.distribution(h)
+    if estimator.startswith("gapped"):
+        q = torch.distributions.OneHotCategorical(logits=q.recovered().logits)
+    surrogate = getattr(estimators, estimator)(
+        q, lambda z: z.cumsum(-1).square().sum((-2, -1)), generator=noise.manual_seed(0)
+    ).surrogate
+    torch.testing.assert_close(found, torch.autograd.grad(surrogate.sum(), h)[0])
+
+
+def test_sticks_have_estimators_by_probabilities():
+    model, h = CategoricalBottleneck(H, 1, 3, "igr-sb", estimator="reinmax"), torch.randn(2, H)
+    z, kl = model(h)
+    (z.cumsum(-1).square().sum() + kl.sum()).backward()
+    assert is_one_hot(z)
+    assert model.kl == "discrete"
+    assert bool(model.head.weight.grad.isfinite().all() & model.head.weight.grad.any())
+
+
+@pytest.mark.parametrize(
+    ("relaxation", "estimator", "kl"),
+    [
+        ("igr-i", "reparameterized", "continuous"),
+        ("igr-i", "st_relaxed", "continuous"),
+        ("igr-i", "reinmax", "discrete"),
+        ("igr-sb", "straight_through", "discrete"),
+        ("igr-planar", "st_relaxed", "continuous"),
+        ("gs", "reparameterized", "discrete"),
+    ],
+)
+def test_default_divergence(relaxation, estimator, kl):
+    assert CategoricalBottleneck(H, 1, 3, relaxation, estimator=estimator).kl == kl
+
+
 # ---- masks
 
 
@@ -216,12 +290,12 @@ def test_masks_forbid_in_all_modes(relaxation, kl):
     h = features(40, requires_grad=True)
     for mask in (some_mask(40), some_mask(), some_mask(40)[:, :1]):
         forbidden = ~mask.expand(40, N, K)
-        for estimator in ("reparameterized", "straight-through"):
+        for estimator in ("reparameterized", "st_relaxed", "reinmax", "gapped_straight_through"):
             model = layer(relaxation, estimator=estimator, kl=kl, temperature=Learnable(0.3))
             z, divergence = model(h, mask)
             assert bool((z[forbidden] == 0).all())
             (z.square().sum() + divergence.sum()).backward()
-            assert all(bool(p.grad.isfinite().all()) for p in (h, *model.parameters()))
+            assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in (h, *model.parameters()))
         for mode in ("sample", "argmax", "mean"):
             model = layer(relaxation, eval_mode=mode, kl=kl).eval()
             z, divergence = model(h, mask)
@@ -379,8 +453,41 @@ def test_schedules():
     for bad in (0.0, -1.0):
         with pytest.raises(ValueError, match="must be positive"):
             CategoricalBottleneck(H, N, K, temperature=bad)
-    with pytest.raises(TypeError, match="must be a function of the step"):
+    with pytest.raises(TypeError, match=r"temperature must be a positive number, a schedule .* got 'low'"):
         CategoricalBottleneck(H, N, K, temperature="low")
+
+
+@pytest.mark.parametrize("categories", [2, 10, 300])
+@pytest.mark.parametrize("relaxation", EXACT)
+def test_default_temperature_is_as_far_from_the_vertices_for_all(relaxation, categories):
+    tau = as_temperature(None, relaxation, categories)().item()
+    assert igr.measure_temperature(categories, relaxation, tau, seed=1).distance == pytest.approx(0.2, abs=0.02)
+    if relaxation == "igr-i":
+        assert as_temperature(None, "igr-planar", categories)().item() == tau
+
+
+def test_temperature_may_be_assigned():
+    model = CategoricalBottleneck(H, N, K, temperature=torch.tensor(0.7))
+    assert model.temperature.item() == np.float32(0.7)
+    model.temperature = 0.3
+    assert model.temperature.item() == np.float32(0.3)
+    model.temperature = Linear(1.0, 0.5, 1)
+    model.step()
+    assert model.temperature.item() == 0.5
+    model.temperature = learned = Learnable(0.4)
+    assert model.tau is learned
+    assert [name for name, _ in model.named_parameters()] == ["tau.logit", "head.weight", "head.bias"]
+    with pytest.raises(TypeError, match=r"Learnable\(0.5\) for one that is trained, got a Parameter|got a float32"):
+        model.temperature = nn.Parameter(torch.tensor(0.5))
+    with pytest.raises(ValueError, match="temperature must be positive"):
+        model.temperature = -1.0
+    assert model.tau is learned
+
+
+def test_the_state_of_another_relaxation_is_refused():
+    model = CategoricalBottleneck(H, N, K, "igr-i")
+    with pytest.raises(ValueError, match="a layer with relaxation='igr-i', and this one has 'igr-sb'"):
+        CategoricalBottleneck(H, N, K, "igr-sb").load_state_dict(model.state_dict())
 
 
 def test_temperature_is_used():
@@ -423,7 +530,7 @@ def test_priors_are_not_shared():
         one, given = CategoricalBottleneck(H, N, K), igr.InvertibleGaussian(torch.randn(K - 1), 1.0, 0.5)
         before, loc = one.prior_loc.clone(), given.loc.clone()
         for model in (one, CategoricalBottleneck(H, N, K, prior=given)):
-            model.load_state_dict({k: v + 1 for k, v in model.state_dict().items()})
+            model.load_state_dict({k: v + v.is_floating_point() for k, v in model.state_dict().items()})
         assert torch.equal(CategoricalBottleneck(H, N, K).prior_loc, before)
         assert torch.equal(given.loc, loc)
     finally:
@@ -442,7 +549,7 @@ def test_dtypes(relaxation, dtype):
 
 @pytest.mark.parametrize("relaxation", RELAXATIONS)
 def test_autocast(relaxation):
-    model, h = CategoricalBottleneck(H, N, K, relaxation, estimator="straight-through"), torch.randn(64, H)
+    model, h = CategoricalBottleneck(H, N, K, relaxation, estimator="st_relaxed"), torch.randn(64, H)
     with torch.autocast("cpu", torch.bfloat16):
         z, kl = model(h)
         model.eval_mode = "sample" if relaxation == "igr-planar" else "mean"
@@ -524,6 +631,8 @@ def test_learns_a_code():
         ({"estimator": "st"}, ValueError, "estimator must be one of"),
         ({"eval_mode": "hard"}, ValueError, "eval_mode must be one of"),
         ({"kl": "exact"}, ValueError, "kl must be one of"),
+        ({"estimator": "gumbel_rao"}, ValueError, "gumbel_rao is for gs, got igr-i; st_relaxed has the same mean"),
+        ({"relaxation": "igr-planar", "estimator": "reinmax"}, ValueError, "known through samples only"),
         ({"relaxation": "igr-planar", "kl": "discrete"}, ValueError, "known through samples only"),
         ({"relaxation": "igr-planar", "eval_mode": "mean"}, ValueError, "known through samples only"),
         ({"num_categories": 1}, ValueError, "num_categories >= 2"),

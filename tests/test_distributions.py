@@ -19,6 +19,7 @@ from torch.distributions import (
     transform_to,
 )
 
+import igr
 from igr.distributions import (
     BinaryConcrete,
     EstimatedOneHotCategorical,
@@ -611,3 +612,17 @@ def test_half_precision_laplace():
     assert z.dtype == torch.bfloat16
     assert log_q.dtype == torch.float32
     assert log_q.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["mean", "variance", "entropy"])
+@pytest.mark.parametrize(
+    "q", [igr.GumbelSoftmax(0.5, torch.zeros(3)), igr.InvertibleGaussian(torch.zeros(2), 1.0, 0.5)], ids=["gs", "igr-i"]
+)
+def test_moments_without_a_closed_form_say_what_there_is(q, name):
+    with pytest.raises(NotImplementedError, match=rf"the {name} of {type(q).__name__}.* has no closed form: use "):
+        getattr(q, name)() if name == "entropy" else getattr(q, name)
+
+
+def test_a_flow_that_was_not_called():
+    with pytest.raises(TypeError, match="got a PlanarFlow; call it for the transform that it holds"):
+        igr.InvertibleGaussian(torch.zeros(3), 1.0, 0.5, flow=igr.nn.PlanarFlow(4))

@@ -807,3 +807,27 @@ def test_a_mask_over_impossible_logits_keeps_the_gradient_of_tau():
     z = F.gumbel_softmax(logits, tau, mask=torch.tensor([True, False, True]))
     gradients = torch.autograd.grad(z[0], (logits, tau))
     assert all(g.isfinite().all() for g in gradients)
+
+
+@pytest.mark.parametrize("dim", [0, 1, -2, -1, 2])
+def test_gumbel_softmax_over_another_axis(dim):
+    """As torch's own has it; the mask and the temperatures of rows have the same axes."""
+    logits, tau = torch.randn(4, 3, 5), torch.rand(4, 3, 5).amax(dim, keepdim=True) + 0.3
+    mask = torch.rand(4, 3, 5) < 0.7
+    mask.select(dim, 0).fill_(True)
+    same = torch.Generator()
+    z = F.gumbel_softmax(logits, tau, dim=dim, mask=mask, generator=same.manual_seed(0))
+    assert z.shape == logits.shape
+    torch.testing.assert_close(z.sum(dim), torch.ones_like(z.sum(dim)))
+    assert bool((z[~mask] == 0).all())
+    moved = [x.movedim(dim, -1) for x in (logits, tau, mask)]
+    expected = F.gumbel_softmax(*moved[:2], mask=moved[2], generator=same.manual_seed(0))
+    assert torch.equal(z.movedim(dim, -1), expected)
+    hard = F.gumbel_softmax(logits, 0.5, True, dim=dim)
+    assert torch.equal(hard.sum(dim), torch.ones_like(hard.sum(dim)))
+
+
+def test_gaussian_softmax_refuses_negative_scales():
+    with pytest.raises(ValueError, match=r"scale must be positive, and its least entry is -0.5; is it a logarithm"):
+        F.gaussian_softmax(torch.zeros(2, 3), torch.tensor([1.0, -0.5, 2.0]))
+    assert F.gaussian_softmax(torch.zeros(2, 3), torch.tensor([1.0, math.nan, 2.0])).isnan().any()

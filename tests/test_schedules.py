@@ -318,3 +318,8 @@ def test_dtypes(dtype):
 def test_suggestion_refuses(arguments, message):
     with pytest.raises(ValueError, match=message):
         igr.suggest_temperature(**arguments)
+
+
+def test_step_is_for_models():
+    with pytest.raises(TypeError, match=r"step counts the schedules of a model, an nn.Module, got an? Adam"):
+        igr.schedules.step(torch.optim.Adam([torch.zeros(1, requires_grad=True)]))

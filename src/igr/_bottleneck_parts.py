@@ -1,4 +1,4 @@
-"""What a bottleneck is made of: its prior as tensors, and the divergences and probabilities under a mask."""
+"""What a bottleneck is made of: options, its prior as tensors, and divergences and probabilities under a mask."""
 
 from __future__ import annotations
 
@@ -6,22 +6,35 @@ from functools import cache
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import constraints
 
-from igr import _terms
-from igr._checks import check_parameter, describe
+from igr import _terms, estimators
+from igr._checks import check_parameter, check_range, describe, is_number
+from igr._suggest import suggest_temperature
 from igr.distributions import GumbelSoftmax, InvertibleGaussian, Relaxation
 from igr.prior import fit_prior
 from igr.recovery import recovered_log_probs
+from igr.schedules import Constant, Scheduled
 from igr.transforms import StickBreaking
 
 OPTIONS = {
     "relaxation": ("igr-i", "igr-sb", "igr-planar", "gs"),
-    "estimator": ("reparameterized", "straight-through"),
+    "estimator": (
+        "reparameterized",
+        "st_relaxed",
+        "straight_through",
+        "gapped_straight_through",
+        "reinmax",
+        "gumbel_rao",
+        "igr_rao",
+    ),
     "eval_mode": ("sample", "argmax", "mean"),
     "kl": ("continuous", "discrete"),
 }
+BY_PROBABILITIES = ("straight_through", "gapped_straight_through", "reinmax")  # and hard samples of these
+BY_REDRAWS = {"gumbel_rao": "gs", "igr_rao": "igr-i"}  # and what noise they draw again
+DISTANCE = 0.2  # to the nearest vertex, on average, at the default temperature
 FAR = -1e4  # where the score of a forbidden category is put: its softmax is exactly zero at temperatures below 10
 AHEAD = 9  # standard deviations by which one of the others is above the last category, if that one is forbidden
 
@@ -130,12 +143,62 @@ def masked_gaussian_kl(mu: Tensor, sigma: Tensor, mu0: Tensor, sigma0: Tensor, m
 
 
 def check_options(**given: str) -> None:
-    """Refuses choices that do not exist, and those that IGR-Planar does not have."""
+    """Refuses choices that do not exist, and those that a relaxation does not have."""
     for name, value in given.items():
         if value not in OPTIONS[name]:
             raise ValueError(f"{name} must be one of {', '.join(map(repr, OPTIONS[name]))}, got {describe(value)}")
-    if given["relaxation"] == "igr-planar" and (given["eval_mode"], given["kl"]) != ("sample", "continuous"):
+    relaxation, estimator = given["relaxation"], given["estimator"]
+    if estimator in BY_REDRAWS and BY_REDRAWS[estimator] != relaxation:
+        raise ValueError(f"{estimator} is for {BY_REDRAWS[estimator]}, got {relaxation}; st_relaxed has the same mean")
+    unknown = estimator in BY_PROBABILITIES or (given["eval_mode"], given["kl"]) != ("sample", "continuous")
+    if relaxation == "igr-planar" and unknown:
         raise ValueError(
-            f"the probabilities of igr-planar are known through samples only, got eval_mode={given['eval_mode']!r} and "
-            f"kl={given['kl']!r}; use eval_mode='sample' and kl='continuous', or another relaxation"
+            f"the probabilities of igr-planar are known through samples only, got {estimator=}, "
+            f"eval_mode={given['eval_mode']!r} and kl={given['kl']!r}; use 'reparameterized' or 'st_relaxed', 'sample' "
+            "and 'continuous', or another relaxation"
         )
+
+
+def default_divergence(relaxation: str, estimator: str) -> str:
+    """The one that makes a bound with what is sampled, as far as there is one, and for GS what is common."""
+    return "discrete" if relaxation == "gs" or estimator in BY_PROBABILITIES else "continuous"
+
+
+@cache
+def default_temperature(relaxation: str, K: int) -> float:
+    """Where samples of equally likely categories have the mean distance :data:`DISTANCE`, to two digits."""
+    like = "igr-i" if relaxation == "igr-planar" else relaxation
+    num_samples = max(64, min(4096, 2**20 // K))
+    found = suggest_temperature(K, like, distance=DISTANCE, vanishing=0.99, num_samples=num_samples)
+    return float(f"{found.temperature:.2g}")
+
+
+def as_temperature(given: object, relaxation: str, K: int) -> nn.Module:
+    """A module that returns the temperature, from whatever it was given as."""
+    if given is None:
+        given = default_temperature(relaxation, K)
+    if isinstance(given, nn.Module):
+        return given
+    if isinstance(given, Tensor) and given.dim() == 0 and not given.requires_grad:
+        given = given.item()
+    if is_number(given):
+        check_range("temperature", float(given))
+        return Scheduled(Constant(float(given)))
+    if callable(given):
+        return Scheduled(given)
+    raise TypeError(
+        "temperature must be a positive number, a schedule of igr.schedules, or a module that returns it, such as "
+        f"igr.schedules.Learnable(0.5) for one that is trained, got {describe(given)}"
+    )
+
+
+def shown(estimator: str, q: Relaxation, generator: torch.Generator | None) -> Tensor:
+    """The sample that an estimator of :mod:`igr.estimators` shows to its function: hard, with the gradient of that."""
+    seen: list[Tensor] = []
+
+    def function(z: Tensor) -> Tensor:
+        seen.append(z)
+        return z.sum((-2, -1))
+
+    getattr(estimators, estimator)(q, function, generator=generator)
+    return seen[0].squeeze(0)  # one sample of each row

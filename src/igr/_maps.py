@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import ComposeTransform, Transform, constraints
 
 from igr import functional
@@ -64,7 +64,10 @@ def parts_of(transform: Transform | Sequence[Transform]) -> list[Transform]:
     if isinstance(transform, (list, tuple)):
         return [part for item in transform for part in parts_of(item)]
     if not isinstance(transform, Transform):
-        raise TypeError(f"expected a torch.distributions.Transform or a sequence of them, got {describe(transform)}")
+        advice = "; call it for the transform that it holds" if isinstance(transform, nn.Module) else ""
+        raise TypeError(
+            f"expected a torch.distributions.Transform or a sequence of them, got {describe(transform)}{advice}"
+        )
     return [transform]
 
 

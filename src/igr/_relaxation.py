@@ -228,6 +228,26 @@ class Relaxation(Distribution, ABC):
         return functional.one_hot_argmax(log_p).to(self.dtype)
 
     @property
+    def mean(self) -> Tensor:
+        """Not known: that of the categorical behind is, ``recovered().probs``."""
+        raise NotImplementedError(
+            f"the mean of {self} has no closed form: use sample((10_000,)).mean(0), or recovered().probs for the "
+            "probabilities of the categories"
+        )
+
+    @property
+    def variance(self) -> Tensor:
+        """Not known, as the mean."""
+        raise NotImplementedError(f"the variance of {self} has no closed form: use sample((10_000,)).var(0)")
+
+    def entropy(self) -> Tensor:
+        """Not known: that of the categorical behind is, ``recovered().entropy()``."""
+        raise NotImplementedError(
+            f"the entropy of {self} has no closed form: use -rsample_and_log_prob((1_000,))[1].mean(0), or "
+            "recovered().entropy() for that of the categories"
+        )
+
+    @property
     def _categories(self) -> int:
         return self.event_shape[-1] if self.event_shape else 2
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from igr._checks import check_parameter, check_row_scalar, widen
+from igr._checks import check_parameter, check_row_scalar, values_checkable, widen
 from igr._draws import NoiseSource as NoiseSource  # with an alias: for the library's own modules, not public
 from igr._draws import fused_sample as fused_sample
 from igr._draws import fusible as fusible
@@ -92,7 +92,8 @@ def gaussian_softmax(
         Shape ``(*, K)``, rows sum to one.
 
     Raises:
-        ValueError: shapes that do not broadcast, a temperature that is not positive, a mask that forbids a whole row.
+        ValueError: shapes that do not broadcast, a temperature that is not positive, a mask that forbids a whole row,
+            or, on the CPU, a negative scale.
 
     Example:
         >>> loc, scale = torch.randn(32, 9), torch.ones(32, 9)
@@ -102,6 +103,8 @@ def gaussian_softmax(
         tensor(32.)
     """
     loc, scale = location_scale(loc, scale)
+    if scale.device.type == "cpu" and values_checkable(scale) and bool((scale < 0).any()):
+        raise ValueError(f"scale must be positive, and its least entry is {scale.min().item():g}; is it a logarithm?")
     tau, delta = check_row_scalar("tau", tau, loc), check_row_scalar("delta", delta, loc)
     shape = sample_shape(loc.shape, loc.shape[-1] + 1, mask, tau=tau, delta=delta)
     if fusible(generator, (loc, scale), (tau, delta), mask):
@@ -118,13 +121,14 @@ def gumbel_softmax(
     tau: float | Tensor = 1.0,
     hard: bool = False,
     *,
+    dim: int = -1,
     mask: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
     r"""One sample of the Gumbel-Softmax per row: :math:`\mathrm{softmax}((\log \alpha + \epsilon) / \tau)`.
 
     A twin of ``torch.nn.functional.gumbel_softmax`` that refuses a temperature of zero, takes masks, generators and
-    per-row temperatures, and draws its noise in float32 for half-precision logits. Categories are on the last axis.
+    per-row temperatures, and draws its noise in float32 for half-precision logits.
 
     References:
         Equation 5; Maddison et al. (2017); Jang et al. (2017).
@@ -133,6 +137,7 @@ def gumbel_softmax(
         logits: :math:`\log \alpha`, unnormalised, shape ``(*, K)``.
         tau: the temperature :math:`\tau`.
         hard: return a one-hot vector with the gradient of the relaxed sample.
+        dim: the axis of the categories, here and in ``tau`` and ``mask``, where it is not the last.
         mask: booleans, shape ``(*, K)``; categories where it is False get probability exactly zero.
         generator: source of the noise; eager mode only.
 
@@ -145,6 +150,10 @@ def gumbel_softmax(
         tensor([0., 0., 0., 0., 0.])
     """
     check_parameter("logits", logits, "K")
+    if dim not in (-1, logits.dim() - 1):
+        rows = tau.movedim(dim, -1) if isinstance(tau, Tensor) and tau.dim() else tau
+        moved = None if mask is None else mask.movedim(dim, -1)
+        return gumbel_softmax(logits.movedim(dim, -1), rows, hard, mask=moved, generator=generator).movedim(-1, dim)
     tau = check_row_scalar("tau", tau, logits)
     shape = sample_shape(logits.shape, logits.shape[-1], mask, tau=tau)
     if fusible(generator, (logits,), (tau,), mask):

@@ -241,6 +241,8 @@ def step(model: nn.Module) -> None:
         >>> tau.count
         tensor(1)
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"step counts the schedules of a model, an nn.Module, got {describe(model)}")
     for module in model.modules():
         if isinstance(module, Scheduled):
             module.step()
