@@ -9,6 +9,7 @@ import pytest
 import torch
 from scipy import integrate, stats
 from torch import nn
+from torch._dynamo.testing import CompileCounter
 from torch.distributions import MultivariateNormal, kl_divergence
 
 import igr
@@ -587,13 +588,26 @@ def test_compiles(relaxation):
 
 def test_compiled_once_as_the_temperature_changes():
     torch._dynamo.reset()
-    count = torch._dynamo.testing.CompileCounter()
+    count = CompileCounter()
     model = CategoricalBottleneck(H, N, K, temperature=Linear(1.0, 0.5, 10))
     compiled = torch.compile(model, fullgraph=True, backend=count)
     for _ in range(4):
         compiled(torch.zeros(4, H))
         model.step()
     assert count.frame_count == 1
+
+
+@pytest.mark.parametrize(
+    ("relaxation", "estimator"), [("igr-i", "reparameterized"), ("igr-sb", "st_relaxed"), ("gs", "reinmax")]
+)
+def test_compiled_for_batches_of_any_size(relaxation, estimator):
+    """As of the last batch of an epoch."""
+    torch._dynamo.reset()
+    count = CompileCounter()
+    compiled = torch.compile(CategoricalBottleneck(H, N, K, relaxation, estimator=estimator), backend=count)
+    for size in (16, 7, 9, 12):
+        assert compiled(torch.zeros(size, H)).z.shape == (size, N, K)
+    assert count.frame_count == 2  # the size of the first, and then any
 
 
 def test_generator():

@@ -230,6 +230,7 @@ def test_what_goes_wrong_is_one_line(args, content, line, tmp_path, monkeypatch)
     ("missing", "args", "what", "extra"),
     [
         ("typer", [], "the igr command", "paper"),
+        ("typer", ["--help"], "the igr command", "paper"),
         ("rich", [], "the igr command", "paper"),
         ("matplotlib", ["demo"], "igr demo", "paper"),
         ("matplotlib", ["approximate", "uniform", "--smoke"], "igr approximate", "paper"),
@@ -237,12 +238,13 @@ def test_what_goes_wrong_is_one_line(args, content, line, tmp_path, monkeypatch)
         ("tensorboard", ["run", "table1/mnist/linear/gs", "--tensorboard", "runs"], "--tensorboard", "tensorboard"),
         ("dash", ["explore", "--no-browser"], "igr explore", "explorer"),
     ],
-    ids=["typer", "rich", "demo", "approximate", "ray", "tensorboard", "dash"],
+    ids=["typer", "help", "rich", "demo", "approximate", "ray", "tensorboard", "dash"],
 )
 def test_missing_package_is_named(missing, args, what, extra, tmp_path):
     result = python(f"import os, sys; os.chdir({str(tmp_path)!r}); sys.modules[{missing!r}] = None", *args)
     assert result.returncode == 1
-    assert result.stderr == f"igr: {what} needs {missing}, which is not installed: pip install 'igr[{extra}]'\n"
+    advice = f"pip install 'igr[{extra}]', or in a clone of the repository: pip install -e '.[{extra}]'"
+    assert result.stderr == f"igr: {what} needs {missing}, which is not installed: {advice}\n"
     assert not any(tmp_path.iterdir())
 
 

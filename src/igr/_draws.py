@@ -49,6 +49,8 @@ def gaussian_noise(shape: Sequence[int], like: Tensor, generator: torch.Generato
         return generator.gaussian(shape, like)
     if kernels.usable(like):
         return _kernel_noise(shape, like, generator, gumbel=False)
+    if generator is None:  # a compiler takes symbolic sizes only where that is not even named
+        return torch.randn(shape, dtype=like.dtype, device=like.device)
     return torch.randn(shape, dtype=like.dtype, device=like.device, generator=generator)
 
 

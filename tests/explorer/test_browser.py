@@ -72,7 +72,7 @@ def test_a_key_moves_a_slider(driver):
     assert thumb.get_attribute("aria-label") == "μ₁"
     before = float(find(driver, "#mu-1-shown").text)
     thumb.send_keys(Keys.ARROW_RIGHT)
-    assert float(find(driver, "#mu-1-shown").text) == pytest.approx(before + 0.05)
+    wait(lambda: float(find(driver, "#mu-1-shown").text) == pytest.approx(before + 0.05))
     wait(lambda: shown(driver)[1] != pictures)
     now = settled(driver)
     assert all(a != b for a, b in zip(facts, now[0], strict=True))
@@ -95,6 +95,7 @@ def test_a_drag_moves_a_slider_and_ends_where_it_ends(driver):
     thumb.send_keys(Keys.ARROW_LEFT)  # there and back: what is shown belonged to the last place of the drag
     wait(lambda: shown(driver)[0] != now)
     thumb.send_keys(Keys.ARROW_RIGHT)
+    wait(lambda: shown(driver)[0] == now)
     assert settled(driver)[0] == now
 
 
@@ -144,6 +145,7 @@ def test_reset_and_own_logits(driver):
     now, _ = settled(driver)
     assert now[:3] == facts[:3]
     find(driver, "#own-logits input").click()
+    wait(lambda: shown(driver)[0] == facts)
     assert settled(driver)[0] == facts
 
 
@@ -154,7 +156,7 @@ def test_a_fit_runs_on_in_another_tab_and_stops_and_no_other_window_has_it(drive
     steps.send_keys("100000", Keys.TAB)
     find(driver, "#fit-start").click()
     wait(lambda: "running" in find(driver, "#fit-facts").text)
-    assert find(driver, "#fit-start").get_attribute("disabled")
+    wait(lambda: find(driver, "#fit-start").get_attribute("disabled"))
 
     def step():
         return int(find(driver, "#fit-facts").text.split("step")[1].split()[0].replace(",", ""))

@@ -337,20 +337,40 @@ def test_fetch_and_verify(mirrors, tmp_path, monkeypatch):
     result = invoke("verify", "mnist")
     assert (result.exit_code, result.stdout, result.stderr) == (0, f"mnist: good, in {folder}\n", "")
     result = invoke("verify")  # the others are not there, and were not named
-    assert (result.exit_code, result.stdout) == (0, f"mnist: good, in {folder}\n")
-    assert len(result.stderr.splitlines()) == 2
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines()[0] == f"mnist: good, in {folder}"
+    absent = result.stdout.splitlines()[1:]
+    assert absent == [f"{n}: not in {tmp_path / 'igr'}; to download it: igr data fetch {n}" for n in SOURCES][1:]
     (folder / f"{TEST}.gz").write_bytes(gzip.compress(b"altered"))
-    for args in ([], ["mnist"], ["all"]):
+    for args, passed_over in ([], absent), (["mnist"], []), (["all"], []):
         result = invoke("verify", *args)
-        assert (result.exit_code, result.stdout) == (1, "")
+        assert (result.exit_code, result.stdout.splitlines()) == (1, passed_over)
         assert f"igr: {folder / TEST}.gz is no idx file of bytes with 3 axes. Remove it and run" in result.stderr
 
 
-@pytest.mark.parametrize("args", [[], ["fmnist"]], ids=["all", "named"])
-def test_nothing_to_verify(args, tmp_path):
+@pytest.mark.parametrize("args", [["fmnist"], ["all"]], ids=["one", "all"])
+def test_what_is_named_has_to_be_there(args, tmp_path):
     result = invoke("verify", *args, "--data-dir", str(tmp_path))
     assert (result.exit_code, result.stdout) == (1, "")
     assert "Fashion-MNIST was not found" in result.stderr
+
+
+def test_without_a_name_nothing_has_to_be_there(tmp_path):
+    (tmp_path / "mnist").mkdir()  # as a download that failed leaves it
+    result = invoke("verify", "--data-dir", str(tmp_path))
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert [line.partition(":")[0] for line in result.stdout.splitlines()] == list(SOURCES)
+
+
+def test_half_a_dataset_is_not_passed_over(mirrors, tmp_path):
+    mirrors("good")
+    fetch("mnist", tmp_path)
+    for file in (tmp_path / "mnist").glob(f"{TEST}*"):
+        file.unlink()
+    result = invoke("verify", "--data-dir", str(tmp_path))
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"igr: MNIST was not found: {tmp_path / 'mnist'} has no {TEST}")
+    assert [line.partition(":")[0] for line in result.stdout.splitlines()] == list(SOURCES)[1:]
 
 
 def test_whole_datasets_verify(data_dir, tmp_path):
@@ -402,11 +422,14 @@ def python(source: str, *args: str, **env: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", program, *args], text=True, env={**os.environ, **env}, **pipes)
 
 
+ADVICE = "pip install 'igr[paper]', or in a clone of the repository: pip install -e '.[paper]'"
+
+
 def test_missing_pooch_is_named(tmp_path):
     process = python("import sys; sys.modules['pooch'] = None", "data", "fetch", "mnist", XDG_CACHE_HOME=str(tmp_path))
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (1, "")
-    assert err == "igr: igr data fetch needs pooch, which is not installed: pip install 'igr[paper]'\n"
+    assert err == f"igr: igr data fetch needs pooch, which is not installed: {ADVICE}\n"
     assert not any(tmp_path.iterdir())
 
 

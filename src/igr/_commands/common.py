@@ -75,5 +75,6 @@ def needs(what: str, error: ModuleNotFoundError, extra: str = "paper") -> NoRetu
     package = (error.name or "").partition(".")[0]
     if package in ("", "igr"):
         raise error  # not a package that could be installed, but a fault in this one
-    print(f"igr: {what} needs {package}, which is not installed: pip install 'igr[{extra}]'", file=sys.stderr)
+    advice = f"pip install 'igr[{extra}]', or in a clone of the repository: pip install -e '.[{extra}]'"
+    print(f"igr: {what} needs {package}, which is not installed: {advice}", file=sys.stderr)
     sys.exit(1)

@@ -44,9 +44,9 @@ def add(app: "typer.Typer") -> None:
     def verify(
         name: Annotated[list[str] | None, names] = None, data_dir: Annotated[Path | None, folder] = None
     ) -> None:
-        """Check the content of every file. Without a NAME, datasets that are not there are passed over.
+        """Check the content of every file. Without a NAME, datasets of which nothing is there are passed over.
 
-        Status 1 if a file is not what it should be, or a dataset that was named, or every one, is not there.
+        Status 1 if a file is missing or not what it should be, or if a dataset that was named is not there.
         """
         with until_interrupted():
             sys.exit(_verify(name or [], data_dir))
@@ -108,23 +108,20 @@ def _show(rows: Sequence[Status]) -> None:
 
 
 def _verify(names: Sequence[str], data_dir: Path | None) -> int:
-    """Prints a line for each dataset, good ones to stdout, and returns the status to leave with."""
-    from igr.paper.sources import SOURCES, DataError, locate
+    """Prints a line for each dataset, what is wrong to stderr, and returns the status to leave with."""
+    from igr.paper.sources import SOURCES, DataError, locate, places
 
-    absent = wrong = 0
+    looked, wrong = places(data_dir), False
     for name in names or SOURCES:
-        try:
-            found = locate(name, data_dir)
-        except DataError as error:
-            absent += 1
-            print(f"igr: {error}", file=sys.stderr)
+        if not names and not any(any((place / SOURCES[name].folder).glob("*")) for place in looked):
+            print(f"{name}: not in {' or '.join(map(str, looked))}; to download it: igr data fetch {name}")
             continue
         try:
-            print(f"{name}: {_check(name, found)}")
+            print(f"{name}: {_check(name, locate(name, data_dir))}")
         except DataError as error:
-            wrong += 1
+            wrong = True
             print(f"igr: {error}", file=sys.stderr)
-    return int(wrong > 0 or absent == len(SOURCES) or (absent > 0 and bool(names)))
+    return int(wrong)
 
 
 def _check(name: str, found: "Found") -> str:

@@ -28,7 +28,11 @@ def add(app: "typer.Typer") -> None:
     def chosen(names: list[str] | None, known: Sequence[str], what: str) -> list[str]:
         for name in names or ():
             if name not in known:
-                raise typer.BadParameter(f"no {what} is called {name!r}; expected one of {', '.join(known)}")
+                from igr.paper.specs import nearest
+
+                words = f"no {what} is called {name!r}; expected one of {', '.join(known)}"
+                close = ", ".join(nearest(name, known))
+                raise typer.BadParameter(f"{words}; the nearest: {close}" if close else words)
         return list(dict.fromkeys(names or known))
 
     def positive(values: list[float]) -> list[float]:

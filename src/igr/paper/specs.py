@@ -6,7 +6,7 @@ rates {1e-4, 3e-4} and 300 to 500 epochs, 3e-4 and 300.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -40,6 +40,7 @@ __all__ = [
     "Trained",
     "Vae",
     "find",
+    "nearest",
 ]
 
 IMPORTANCE_SAMPLES = 5  # m of the rows that train the importance-weighted bound
@@ -284,4 +285,14 @@ def _nearest(pattern: str) -> list[str]:
     groups = {f"{id.rsplit('/', depth)[0]}/*" for id in SPECS for depth in range(1, id.count("/") + 1)}
     if (group := pattern.rstrip("/*") + "/*") in groups:
         return [group]
-    return get_close_matches(pattern.lower(), [*SPECS, *sorted(groups)], n=3, cutoff=0.0)
+    return nearest(pattern, [*SPECS, *sorted(groups)], cutoff=0.0)
+
+
+def nearest(name: str, known: Sequence[str], cutoff: float = 0.6) -> list[str]:
+    """Up to three known names that are closest to one that is not known, and at least so alike.
+
+    Example:
+        >>> nearest("IGR-1", ["gs", "igr-i", "igr-sb"])
+        ['igr-i', 'igr-sb']
+    """
+    return get_close_matches(name.lower(), known, n=3, cutoff=cutoff)
