@@ -45,11 +45,11 @@ import numpy as np
 import scipy.linalg
 import scipy.special
 import torch
-from sampling import measure
 from torch import Tensor
 
 import igr
 import igr.kernels
+from igr.lab.speed import Timing, measure
 
 SHAPE = (100_000, 10)
 STICKS = ((256, 10), (16, 100))
@@ -60,7 +60,7 @@ WIDTH = 32
 
 Rule = Callable[[Tensor, Tensor], Tensor]
 Steps = dict[str, Callable[[], None]]
-Timer = Callable[[Steps], dict[str, np.ndarray]]
+Timer = Callable[..., list[Timing]]
 Sample = tuple[np.ndarray, np.ndarray, np.ndarray]  # μ, σ and the true probabilities
 
 
@@ -181,10 +181,9 @@ def passes(rule: Rule, loc: Tensor, scale: Tensor, rows: int) -> Steps:
     return {"forward": forward, "forward and backward": forward_and_backward}
 
 
-def spread(values: np.ndarray) -> str:
-    """Two columns: the median and the quartiles."""
-    low, median, high = np.quantile(values, [0.25, 0.5, 0.75])
-    return f"{median:>10.2f}{f'{low:.2f} .. {high:.2f}':>22}"
+def spread(of: Timing, rows: int = 1) -> str:
+    """Two columns: the median and the quartiles, of all rows or of each."""
+    return f"{of.ms / rows:>10.2f}{f'{of.low / rows:.2f} .. {of.high / rows:.2f}':>22}"
 
 
 def largest_and_median(errors: np.ndarray) -> str:
@@ -197,11 +196,11 @@ def times(candidates: dict[str, Rule], loc: Tensor, scale: Tensor, chunk: int, t
         for name, rule in candidates.items()
     }
     for kind in ("forward", "forward and backward"):
-        found = timer({name: both[kind] for name, both in steps.items()})
+        found = timer({name: both[kind] for name, both in steps.items()}, reference=REFERENCE)
         yield f"time, shape {(len(loc), loc.shape[-1] + 1)}, {dtype_name(loc)}"
         yield f"  {kind:<{WIDTH}}{'ms':>10}{'quartiles':>22}{'ratio':>8}"
-        for name, values in found.items():
-            yield f"  {name:<{WIDTH}}{spread(values)}{np.median(values / found[REFERENCE]):>8.2f}"
+        for each in found:
+            yield f"  {each.name:<{WIDTH}}{spread(each)}{each.ratio:>8.2f}"
         yield ""
 
 
@@ -258,8 +257,8 @@ def sticks(shape: tuple[int, int], like: Tensor, generator: np.random.Generator,
     _, error = igr.recovered_log_probs_stick_breaking(loc, scale, return_error=True)
     yield f"recovered_log_probs_stick_breaking, shape {shape}, {dtype_name(like)}"
     yield f"  {'':<{WIDTH}}{'ms a row':>10}{'quartiles':>22}"
-    for kind, values in found.items():
-        yield f"  {kind:<{WIDTH}}{spread(values / len(loc))}"
+    for each in found:
+        yield f"  {each.name:<{WIDTH}}{spread(each, len(loc))}"
     yield f"  {'residual':<{WIDTH}}{largest_and_median(error.residual.double().cpu().numpy())}"
     yield ""
 
@@ -287,7 +286,7 @@ def main() -> None:
         torch.set_num_threads(args.threads or 1)
     cuda = args.device.startswith("cuda")
     rounds, rows, n = (2, 20, 100) if args.quick else (args.rounds, 1000, SHAPE[0])
-    timer = functools.partial(measure, device=args.device, rounds=rounds, warmup=1)
+    timer = functools.partial(measure, device=torch.device(args.device), rounds=rounds, warm_up=1)
     gpu = f" ({torch.cuda.get_device_name(args.device)})" if cuda else ""
     print(f"torch {torch.__version__}, device {args.device}{gpu}, threads {torch.get_num_threads()}, seed {args.seed}")
     print(f"{rounds} rounds after 1 of warm-up; errors over {rows} rows of each kind")

@@ -79,8 +79,10 @@ def passes(rows: int, K: int, device: torch.device, dtype: torch.dtype = torch.f
     return found | {name: _forward_and_backward(call, [mu, sigma]) for name, call in gaussian.items()}
 
 
-def measure(steps: dict[str, Step], device: torch.device, rounds: int, warm_up: int = WARM_UP) -> list[Timing]:
-    """Times every step once in each of at least two rounds; the first is the reference of the others.
+def measure(
+    steps: dict[str, Step], device: torch.device, rounds: int, warm_up: int = WARM_UP, reference: str | None = None
+) -> list[Timing]:
+    """Times every step once in each of at least two rounds, beside a reference, by default the first.
 
     Example:
         >>> [first, *_] = measure(passes(100, 10, torch.device("cpu")), torch.device("cpu"), rounds=2)
@@ -92,8 +94,8 @@ def measure(steps: dict[str, Step], device: torch.device, rounds: int, warm_up: 
         for name in random.sample(list(steps), len(steps)):
             times[name].append(_milliseconds(steps[name], device))
     kept = {name: values[warm_up:] for name, values in times.items()}
-    reference = next(iter(kept.values()))
-    return [Timing(name, *_quartiles(values), _ratio(values, reference)) for name, values in kept.items()]
+    other = kept[next(iter(kept)) if reference is None else reference]
+    return [Timing(name, *_quartiles(values), _ratio(values, other)) for name, values in kept.items()]
 
 
 def _forward_and_backward(call: Call, parameters: list[Tensor]) -> Step:
