@@ -181,8 +181,8 @@ def test_adam_of_factors_is_adam(use):
 @pytest.mark.skipif(DEVICE == "cuda", reason="tests of training on CUDA see to that")
 @pytest.mark.parametrize("id", ["table1/mnist/nonlinear/igr-planar+sl", "beyond/mnist/linear/gs+reinmax"])
 def test_members_are_trained_by_factors_as_they_are_without(id, monkeypatch):
-    images = (np.random.default_rng(0).random((40, 12)) < 0.3).astype(np.uint8)
-    cell = replace(SPECS[id], temperatures=(0.5,), seeds=(1, 2), batch_size=20, epochs=2, learning_rate=0.01)
+    images = (np.random.default_rng(0).random((10, 12)) < 0.3).astype(np.uint8)
+    cell = replace(SPECS[id], temperatures=(0.5,), seeds=(1, 2), batch_size=10, epochs=2, learning_rate=0.01)
     sizes = {"num_variables": 3, "num_categories": 4}
     losses = []
     for fused in (False, True):

@@ -51,7 +51,12 @@ def lasting(found):
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.id)
+def marked(cell):
+    """Cells of Omniglot, which are binary images too, differ from those of MNIST in nothing that a short run sees."""
+    return pytest.param(cell, id=cell.id, marks=[pytest.mark.slow] if cell.dataset == "omniglot" else [])
+
+
+@pytest.mark.parametrize("cell", [marked(cell) for cell in CELLS])
 def test_every_cell_runs(cell, tmp_path):
     found, _ = run(cell.shortened(), tmp_path, smoke_images=100)
     assert len(found) == len(cell.shortened().members())
@@ -240,7 +245,9 @@ def finished(folder: Path):
     return records.read(folder / "out" / COMMAND[1] / "records.jsonl")
 
 
-@pytest.mark.parametrize("moment", ["training", "train", "validation", "test"])
+@pytest.mark.parametrize(
+    "moment", ["training", "validation", *(pytest.param(each, marks=pytest.mark.slow) for each in ("train", "test"))]
+)
 def test_killed_at_any_moment_it_goes_on_bit_for_bit(tmp_path, moment):
     """kill -9 as soon as the log tells of that phase; the same command then ends where an undisturbed one does."""
     log = tmp_path / "log.jsonl"
