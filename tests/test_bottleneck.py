@@ -478,7 +478,7 @@ def test_temperature_may_be_assigned():
     model.temperature = learned = Learnable(0.4)
     assert model.tau is learned
     assert [name for name, _ in model.named_parameters()] == ["tau.logit", "head.weight", "head.bias"]
-    with pytest.raises(TypeError, match=r"Learnable\(0.5\) for one that is trained, got a Parameter|got a float32"):
+    with pytest.raises(TypeError, match=r"Learnable\(0.5\) for one that is trained, got a "):
         model.temperature = nn.Parameter(torch.tensor(0.5))
     with pytest.raises(ValueError, match="temperature must be positive"):
         model.temperature = -1.0
@@ -487,7 +487,7 @@ def test_temperature_may_be_assigned():
 
 def test_the_state_of_another_relaxation_is_refused():
     model = CategoricalBottleneck(H, N, K, "igr-i")
-    with pytest.raises(ValueError, match="a layer with relaxation='igr-i', and this one has 'igr-sb'"):
+    with pytest.raises(ValueError, match="with relaxation='igr-i', and this one has 'igr-sb'; make one with 'igr-i'"):
         CategoricalBottleneck(H, N, K, "igr-sb").load_state_dict(model.state_dict())
 
 

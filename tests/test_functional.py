@@ -828,6 +828,8 @@ def test_gumbel_softmax_over_another_axis(dim):
 
 
 def test_gaussian_softmax_refuses_negative_scales():
-    with pytest.raises(ValueError, match=r"scale must be positive, and its least entry is -0.5; is it a logarithm"):
+    with pytest.raises(
+        ValueError, match=r"scale must be positive, and its least entry is -0.5; a logarithm\? Give its exp"
+    ):
         F.gaussian_softmax(torch.zeros(2, 3), torch.tensor([1.0, -0.5, 2.0]))
     assert F.gaussian_softmax(torch.zeros(2, 3), torch.tensor([1.0, math.nan, 2.0])).isnan().any()

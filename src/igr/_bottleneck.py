@@ -197,7 +197,8 @@ class CategoricalBottleneck(nn.Module):
         other = bytes(state.tolist()).decode()
         if other != self.relaxation:
             raise ValueError(
-                f"this is the state of a layer with relaxation={other!r}, and this one has {self.relaxation!r}"
+                f"this is the state of a layer with relaxation={other!r}, and this one has {self.relaxation!r}; "
+                f"make one with {other!r} for it"
             )
 
     def step(self) -> None:

@@ -226,9 +226,13 @@ def _measure(draw: Callable[[float], tuple[Tensor, Tensor]], tau: float, seed: i
         generator = torch.Generator(z.device).manual_seed(seed + 1)
         v = torch.randn(z.shape, device=z.device, generator=generator).to(z.dtype)
         (gradient,) = torch.autograd.grad(z, theta, v)
-    vanished = (gradient.abs() <= torch.finfo(gradient.dtype).tiny).all(-1)
     distance = 1 - z.detach().double().amax(-1)
-    return Suggestion(tau, distance.mean().item(), vanished.double().mean().item())
+    return Suggestion(tau, distance.mean().item(), vanished_share(gradient))
+
+
+def vanished_share(gradient: Tensor) -> float:
+    """The share of rows of which no entry exceeds the smallest normal number."""
+    return (gradient.abs() <= torch.finfo(gradient.dtype).tiny).all(-1).double().mean().item()
 
 
 def _bisect(holds: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:

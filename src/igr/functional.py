@@ -104,7 +104,9 @@ def gaussian_softmax(
     """
     loc, scale = location_scale(loc, scale)
     if scale.device.type == "cpu" and values_checkable(scale) and bool((scale < 0).any()):
-        raise ValueError(f"scale must be positive, and its least entry is {scale.min().item():g}; is it a logarithm?")
+        raise ValueError(
+            f"scale must be positive, and its least entry is {scale.min().item():g}; a logarithm? Give its exp()"
+        )
     tau, delta = check_row_scalar("tau", tau, loc), check_row_scalar("delta", delta, loc)
     shape = sample_shape(loc.shape, loc.shape[-1] + 1, mask, tau=tau, delta=delta)
     if fusible(generator, (loc, scale), (tau, delta), mask):

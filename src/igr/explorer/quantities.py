@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from igr import GumbelSoftmax, InvertibleGaussian, Planar, StickBreaking, recovered_log_probs
+from igr._suggest import vanished_share
 from igr.distributions import Relaxation
 from igr.paper.demo import NAMES, simplex_grid
 
@@ -149,7 +150,7 @@ def view(name: str, at: Controls, *, resolution: int = RESOLUTION, num_samples: 
         probs=known.probs.numpy(),
         errors=None if errors is None else errors.numpy(),
         gradient=Estimate.of(gradient.double().norm(dim=-1)),  # squares of float32 underflow
-        vanished=(gradient.abs() <= torch.finfo(gradient.dtype).tiny).all(-1).double().mean().item(),
+        vanished=vanished_share(gradient),
     )
 
 
