@@ -15,8 +15,9 @@ images are random bits; nothing depends on what they show.
     published     the paper's TensorFlow code on two cores of the same kind (AMD EPYC with AVX-512), best of what was
                   measured when the machine was quiet; "times" is how many times as fast this library's single model is
 
-How to read the times. Everything runs once in a round, in a random order; ms are medians over rounds. Two threads on
-cores that others use can be many times slower than one: use --threads 1 there, or wait.
+How to read the times. Everything runs once in a round, in a random order; ms are medians over rounds. A round is 50
+steps, on CUDA a whole epoch of 600, but for the single models without a graph: what the end of an epoch costs is in it.
+Two threads on cores that others use can be many times slower than one: use --threads 1 there, or wait.
 
     python benchmarks/training.py [--device cuda] [--rounds 7] [--steps 50] [--temperatures 2] [--threads 2]
                                   [--json FILE] [--quick]
@@ -50,6 +51,7 @@ PUBLISHED = {
     ("nonlinear", "igr-planar"): 6.5,
 }
 STEPS_PER_EPOCH = 600
+EAGER_STEPS = 50  # of a round, for what takes milliseconds each
 SEEDS = (5328, 5945, 8965, 49, 9337)
 
 
@@ -57,7 +59,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Time the training of VAEs; see the top of this file.")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=50, help="steps in a round")
+    parser.add_argument("--steps", type=int, help="steps in a round; 50, or 600 on CUDA")
     parser.add_argument("--temperatures", type=int, help="in the ensemble, times five seeds; 2, or all 10 on CUDA")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there as well")
@@ -70,6 +72,7 @@ def main() -> None:
         torch.set_num_threads(args.threads)
     device = torch.device(args.device)
     args.temperatures = args.temperatures or (10 if device.type == "cuda" else 2)
+    args.steps = args.steps or (STEPS_PER_EPOCH if device.type == "cuda" else EAGER_STEPS)
     print(f"torch {torch.__version__}, {device}, {torch.get_num_threads()} threads, {args.rounds} rounds\n")
     head = f"{'architecture':13}{'method':12}{'eager':>9}{'one':>9}{'ensemble':>10}{'floor':>8}"
     print(f"{head}{'published':>11}{'times':>7}{'model-epochs/s, eager and ensemble':>38}")
@@ -93,34 +96,39 @@ def row(architecture: str, method: str, device: torch.device, args: argparse.Nam
     priors = cell.prior_temperatures[:1]
     images = np.random.default_rng(0).integers(0, 2, (100 * args.steps, 784), dtype=np.uint8)
 
-    def trainer(num_temperatures: int, num_seeds: int, kind: type[Ensemble] = Ensemble) -> Ensemble:
+    def trainer(
+        num_temperatures: int, num_seeds: int, kind: type[Ensemble] = Ensemble, steps: int = args.steps
+    ) -> Ensemble:
         first = min(4, len(cell.temperatures) - num_temperatures)
         taus = cell.temperatures[first : first + num_temperatures]
         changed = replace(cell, temperatures=taus, seeds=SEEDS[:num_seeds], prior_temperatures=priors)
-        return kind(changed, images, device)
+        return kind(changed, images[: 100 * steps], device)
 
     one, several = trainer(1, 1), trainer(args.temperatures, len(SEEDS))
     work: dict[str, Callable[[], object]] = {"one": one.run_epoch, "ensemble": several.run_epoch}
     if device.type == "cuda":
-        work |= {"eager": trainer(1, 1, Eager).run_epoch, "floor": memory(several, args.steps)}
+        eager = trainer(1, 1, Eager, min(args.steps, EAGER_STEPS))
+        work |= {"eager": eager.run_epoch, "floor": memory(several, args.steps)}
+        steps = {"eager": eager.steps}
     else:
-        work["floor"] = products(one, args.steps)
-    times = {name: 1e3 * value / args.steps for name, value in measure(work, args.rounds, device).items()}
-    alone, eager = times["one"], times.get("eager", times["one"])
+        work["floor"], steps = products(one, args.steps), {}
+    medians = measure(work, args.rounds, device)
+    times = {name: 1e3 * value / steps.get(name, args.steps) for name, value in medians.items()}
+    alone, by_itself = times["one"], times.get("eager", times["one"])
     shared = times["ensemble"] / len(several.members)
     floor = times["floor"] / (len(several.members) if device.type == "cuda" else 1)
-    line = f"{architecture:13}{method:12}{eager:9.2f}{alone:9.2f}{shared:10.4f}{floor:8.4f}"
+    line = f"{architecture:13}{method:12}{by_itself:9.2f}{alone:9.2f}{shared:10.4f}{floor:8.4f}"
     published = PUBLISHED.get((architecture, method))
     peer = 1e3 * published / STEPS_PER_EPOCH if published else None
     if peer is None or device.type != "cpu":
         line += f"{'-':>11}{'-':>7}"
     else:
         line += f"{peer:11.2f}{peer / alone:7.2f}"
-    rates = [1e3 / ms / STEPS_PER_EPOCH for ms in (eager, alone, shared)]
+    rates = [1e3 / ms / STEPS_PER_EPOCH for ms in (by_itself, alone, shared)]
     print(f"{line}{f'{rates[0]:.2f} and {rates[2]:.2f}':>38}", flush=True)
     return {
         "architecture": architecture, "method": method, "models": len(several.members),
-        "eager_ms": eager, "one_ms": alone, "ensemble_ms": times["ensemble"], "floor_ms": times["floor"],
+        "eager_ms": by_itself, "one_ms": alone, "ensemble_ms": times["ensemble"], "floor_ms": times["floor"],
         "model_epochs_per_second": dict(zip(("eager", "one", "ensemble"), rates, strict=True)),
     }  # fmt: skip
 

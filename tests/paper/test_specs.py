@@ -232,13 +232,33 @@ def test_committed_records_belong_to_specs():
 
 
 def test_estimated_times():
-    assert IGR.minutes == pytest.approx(150_000 * 0.37 / 60_000)  # 50 members
-    assert SPECS["table1/fmnist/nonlinear/igr-sb"].minutes == pytest.approx(150_000 * (0.39 + 0.46) / 60_000)
-    assert GS.minutes == pytest.approx(150_000 * 0.26 / 60_000 * 145 / 50)
-    linear = {row: SPECS[f"beyond/mnist/linear/{row}"].minutes for row in ("igr-i+discrete", "igr-planar+flow-prior")}
-    assert linear == pytest.approx({"igr-i+discrete": 2.5 * (0.37 + 0.3), "igr-planar+flow-prior": 2.5 * (0.44 + 1.2)})
-    relax = SPECS["relax/mnist/nonlinear/igr-i+relax"].minutes  # 15 members
-    assert relax == pytest.approx(150_000 * (0.37 + 0.46 + 100) / 60_000 * 15 / 50)
+    """Beside what cells took on an H200, in milliseconds a step; compiling is in some of these, metrics in none."""
+    measured = {
+        "table1/mnist/linear/igr-i": 0.342,
+        "table1/mnist/linear/igr-planar": 0.425,
+        "table1/mnist/linear/gs": 0.756,  # 145 members
+        "table1/mnist/nonlinear/igr-i": 0.780,
+        "table1/mnist/nonlinear/gs": 2.09,
+        "s4/mnist/nonlinear/igr-i": 1.50,  # 4 samples
+        "s4/mnist/nonlinear/gs+uspg": 2.47,  # 5 members
+        "relax/mnist/nonlinear/igr-i+relax": 1.98,  # 15 members
+        "relax/mnist/nonlinear/gs+relax": 1.32,
+        "beyond/mnist/linear/igr-i+discrete+hard": 0.633,
+        "beyond/mnist/linear/gs+discrete+hard": 0.298,
+        "beyond/mnist/linear/igr-planar+flow-prior": 0.65,
+        "beyond/mnist/linear/igr-i+iwae": 0.83,
+        "beyond/mnist/linear/gs+iwae": 1.84,
+        "beyond/mnist/linear/igr-i+reinmax": 0.75,  # 30 members
+        "beyond/mnist/linear/igr-i+gapst": 0.94,
+        "beyond/mnist/linear/igr-i+rloo": 0.41,
+        "beyond/mnist/linear/igr-i+rao": 9.23,
+        "beyond/mnist/linear/gs+reinmax": 0.47,
+        "beyond/mnist/linear/gs+gapst": 0.62,
+        "beyond/mnist/linear/gs+rao": 1.51,
+        "beyond/mnist/linear/gs+rloo": 0.30,
+    }
+    for name, ms in measured.items():
+        assert SPECS[name].minutes * 60_000 / 150_000 == pytest.approx(ms, rel=0.15), name
     assert IGR.with_protocol("published").minutes == pytest.approx(IGR.minutes * 60 / 50)
     assert all(spec.minutes > 0 or isinstance(spec, Derived) for spec in SPECS.values())
 
@@ -473,7 +493,7 @@ def test_list_without_records(tmp_path, monkeypatch):
     assert list(found) == list(SPECS)
     assert all(len(cells) == 6 for cells in found.values())
     spec = SPECS["table1/mnist/linear/gs"]
-    assert found[spec.id] == ["GS", "-106.17 ± 1.00", "", "", "1.89", spec.description]
+    assert found[spec.id] == ["GS", "-106.17 ± 1.00", "", "", f"{spec.minutes:.2f}", spec.description]
     assert found["beyond/omniglot/nonlinear/igr-planar+flow-prior"][1] == ""
     assert result.stderr == ""
 

@@ -20,19 +20,22 @@ RELAXATIONS = ("igr-i", "igr-planar", "igr-sb", "gs")
 PROTOCOLS = ("honest", "published")
 ESTIMATORS = {"reinmax": "ReinMax", "gapst": "GapST", "rao": "Rao", "rloo": "RLOO", "relax": "RELAX", "uspg": "USPGBL"}
 
-# What estimates of time are made of: the milliseconds that a step of 50 members takes on one H200.
-STEP_MILLISECONDS = {"igr-i": 0.37, "igr-planar": 0.44, "igr-sb": 0.39, "gs": 0.26}  # linear
-NONLINEAR_MILLISECONDS = 0.46  # more
-DISCRETE_MILLISECONDS = {"igr-i": 0.3, "gs": 0.1}  # more, where the KL is the discrete one: Proposition 2 in every step
-ESTIMATOR_MILLISECONDS = {  # more, by the estimator, with the discrete KL
-    "reinmax": {"igr-i": 13.0, "gs": 0.4},
-    "gapst": {"igr-i": 9.0, "gs": 0.2},
-    "rao": {"igr-i": 18.0, "gs": 1.0},
-    "rloo": {"igr-i": 6.0, "gs": 0.2},
-    "relax": {"igr-i": 100.0, "gs": 3.7},  # the conditional path of IGR-I in every step
-    "uspg": {"igr-i": 8.8, "gs": 4.8},
+# What estimates of time are made of, in milliseconds of a step on one H200: that of any, and what 50 members add to it,
+# once for their weights and once for each of their samples.
+FIXED_MILLISECONDS = 0.1
+WEIGHTS_MILLISECONDS = {"linear": 0.13, "nonlinear": 0.45}
+SAMPLE_MILLISECONDS = {"igr-i": 0.11, "igr-planar": 0.19, "igr-sb": 0.14, "gs": 0.09}
+NONLINEAR_MILLISECONDS = 0.12  # more, for a sample
+DISCRETE_MILLISECONDS = {"igr-i": 0.3, "gs": 0.0}  # more, where the KL is the discrete one: Proposition 2 in every step
+ESTIMATOR_MILLISECONDS = {  # more, of any step and for a sample, by the estimator, with the discrete KL
+    "reinmax": {"igr-i": (0.25, 0.43), "gs": (0.25, 0.0)},
+    "gapst": {"igr-i": (0.25, 0.35), "gs": (0.25, 0.05)},
+    "rao": {"igr-i": (0.25, 8.6), "gs": (0.25, 0.9)},
+    "rloo": {"igr-i": (0.2, 0.13), "gs": (0.15, 0.0)},
+    "relax": {"igr-i": (0.35, 4.7), "gs": (0.35, 2.5)},  # the conditional path in every step
+    "uspg": {"igr-i": (0.35, 4.9), "gs": (0.35, 4.9)},
 }
-FLOW_MILLISECONDS = 1.2  # more, where the prior has a flow to invert
+FLOW_MILLISECONDS = 0.22  # more, where the prior has a flow to invert
 
 
 @dataclass(frozen=True)
@@ -150,14 +153,16 @@ class Vae(Trained):
         return ", ".join(words)
 
     def _milliseconds(self) -> float:
-        step = STEP_MILLISECONDS[self.method]
-        step += NONLINEAR_MILLISECONDS if self.architecture == "nonlinear" else 0
+        fixed, sample = FIXED_MILLISECONDS, SAMPLE_MILLISECONDS[self.method]
+        sample += NONLINEAR_MILLISECONDS if self.architecture == "nonlinear" else 0
         if self.estimator != "reparameterized":
-            step += ESTIMATOR_MILLISECONDS[self.estimator][self.method]
+            any_step, more = ESTIMATOR_MILLISECONDS[self.estimator][self.method]
+            fixed, sample = fixed + any_step, sample + more
         elif self.objective == "discrete":
-            step += DISCRETE_MILLISECONDS[self.method]
-        step += FLOW_MILLISECONDS if self.prior == "flow" else 0
-        return step * len(self.members()) * self.batch_size * self.num_samples / (50 * 100)
+            sample += DISCRETE_MILLISECONDS[self.method]
+        sample += FLOW_MILLISECONDS if self.prior == "flow" else 0
+        samples = self.num_samples * self.batch_size / 100
+        return fixed + len(self.members()) / 50 * (WEIGHTS_MILLISECONDS[self.architecture] + samples * sample)
 
     def configurations(self) -> Iterator[Configuration]:
         """Every τ with every prior temperature."""
