@@ -9,7 +9,7 @@ import scipy.special
 import scipy.stats
 import torch
 from torch import Tensor
-from torch.autograd import gradcheck, gradgradcheck
+from torch.autograd import grad, gradcheck, gradgradcheck
 
 from igr._normal import inverse_mills, log_ndtr
 from igr.functional import harden, log_stick_breaking
@@ -75,6 +75,45 @@ def test_proposition_2_matches_panels(kind: str, K: int):
             assert abs(actual.sum() - 1) < (1e-12 if dtype == DOUBLE else 1e-5)
             assert (log_p <= 0).all()
             assert error.residual.shape == ()
+
+
+def narrow_rows() -> tuple[Tensor, Tensor]:
+    """The first coordinate, nearly always the largest, is narrower than the numbers of float32 are apart there."""
+    mu = torch.tensor([[240.83, 30.0, -100.0, 6.0], [167.2, 50.0, -2.9, -80.0], [5.1, 0.3, -9.0, -3.0]])
+    sigma = torch.tensor([[1e-6, 15.0, 7.5, 170.0], [1.2e-6, 9e-7, 1.3e-4, 2e4], [4e-8, 2.5, 1e-4, 0.3]])
+    return mu, sigma
+
+
+def extreme_rows() -> tuple[Tensor, Tensor]:
+    """Coordinates so far from the threshold, in units of their scales, that squares overflow; in the last row all."""
+    mu = torch.tensor([[3.0, -40.0, 60.0], [0.2, 20.0, -7.0], [-50.0, -20.0, -30.0]])
+    sigma = torch.tensor([[2e3, 1e-19, 1e-22], [1e-25, 1e4, 4e-18], [1e-18, 1e-20, 1e-24]])
+    return mu, sigma
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+def test_scales_below_the_spacing_of_numbers(dtype: torch.dtype):
+    mu, sigma = (x.to(dtype).requires_grad_() for x in narrow_rows())
+    log_p = recovered_log_probs(mu, sigma)
+    for row, *given in zip(log_p.detach().exp(), mu.detach(), sigma.detach(), strict=True):
+        np.testing.assert_allclose(row, probabilities(*(x.double().numpy() for x in given)), rtol=0, atol=1e-5)
+    exact = [x.detach().double().requires_grad_() for x in (mu, sigma)]
+    weights = log_p.detach().exp() * torch.tensor([1.0, -2.0, 0.5, 3.0, -1.0])
+    expected = grad(recovered_log_probs(*exact), exact, weights.double())
+    for here, there in zip(grad(log_p, (mu, sigma), weights), expected, strict=True):
+        torch.testing.assert_close(here * sigma, (there * sigma.double()).to(dtype), rtol=0, atol=1e-5)
+
+
+def test_log_probabilities_are_finite_wherever_parameters_are():
+    mu, sigma = (x.requires_grad_() for x in extreme_rows())
+    log_p = recovered_log_probs(mu, sigma)
+    assert log_p.isfinite().all()
+    assert (log_p.amin(-1) < -1e30).all()
+    np.testing.assert_allclose(log_p.exp().sum(-1).detach(), 1.0, rtol=1e-6)
+    np.testing.assert_allclose(log_p[2].exp().detach(), [0.0, 0.0, 0.0, 1.0], atol=1e-6)
+    for gradient in grad((log_p.exp() * log_p).sum(), (mu, sigma)):
+        assert gradient.isfinite().all()
+    assert recovered_log_probs(torch.tensor([-3.0]), 1e-30).isfinite().all()
 
 
 def test_proposition_2_matches_mpmath():

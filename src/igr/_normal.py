@@ -55,13 +55,19 @@ class _LogNdtr(torch.autograd.Function):
 
 
 @torch.no_grad()
-def low_quantile_of_maximum(mu: Tensor, sigma: Tensor, log_level: float) -> Tensor:
-    r"""Where :math:`\prod_j \Phi((t - \mu_j) / \sigma_j)` is ``exp(log_level)``, or a little less: (*, n) to (*, 1)."""
+def low_quantile_of_maximum(mu: Tensor, sigma: Tensor, log_level: float) -> tuple[Tensor, Tensor]:
+    r"""Where :math:`\prod_j \Phi((t - \mu_j) / \sigma_j)` is ``exp(log_level)``, or a little less: (*, n) to (*, 1).
+
+    It is the sum of what is returned, one of the locations and a distance from it: where that location's scale is below
+    the spacing of floating-point numbers at t, the sum would lose the distance.
+    """
     root = math.sqrt(-log_level)
-    t = (mu - math.sqrt(2) * root * sigma).amax(-1, keepdim=True)
+    anchor = (mu - math.sqrt(2) * root * sigma).argmax(-1, keepdim=True)
+    loc, t = mu.gather(-1, anchor), -math.sqrt(2) * root * sigma.gather(-1, anchor)
+    gap = loc - mu
     for _ in range(8):  # Newton on sqrt(-log F), monotone from the left
-        z = (t - mu) / sigma
+        z = (gap + t) / sigma
         rho = (-log_ndtr(z).sum(-1, keepdim=True)).clamp(min=0.0).sqrt()
         rate = (inverse_mills(z) / sigma).sum(-1, keepdim=True)
         t = t + torch.where(rho > root, (rho - root) * 2 * rho / rate, 0.0)
-    return t
+    return loc, t

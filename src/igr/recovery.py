@@ -83,7 +83,7 @@ def recovered_log_probs(
     mu, sigma = _parameters(loc, scale)
     shape = mu.shape
     if shape[-1] == 1:
-        ratio = mu / sigma
+        ratio = _standard(mu, sigma)
         log_p = torch.cat([log_ndtr(ratio), log_ndtr(-ratio)], -1)
         exact = QuadratureError(torch.zeros_like(mu[..., 0]), torch.ones_like(mu[..., 0]))
         return (log_p, exact) if return_error else log_p
@@ -91,9 +91,9 @@ def recovered_log_probs(
     if not return_error and kernels.usable_on_rows(mu, sigma):
         fused: Tensor = _Fused.apply(mu, sigma, *constant_rule(num_nodes, mu.device))  # type: ignore[no-untyped-call]
         return fused.reshape(*shape[:-1], shape[-1] + 1)
-    t0, width, a = _window(mu.detach(), sigma.detach())
+    start, width, a = _window(mu.detach(), sigma.detach())
     rule = gauss_legendre(num_nodes, mu)
-    log_mass: Tensor = _LogMass.apply(mu, sigma, t0, width, a, *rule)  # type: ignore[no-untyped-call]
+    log_mass: Tensor = _LogMass.apply(mu, sigma, start, width, a, *rule)  # type: ignore[no-untyped-call]
     log_mass = log_mass.reshape(*shape[:-1], shape[-1] + 1)
     log_p = _normalise(log_mass)
     if not return_error:
@@ -210,10 +210,13 @@ def _normalise(log_mass: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _window(mu: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Where the integrands live: lower end t0, width, and the scale ``a`` of the grading, each (B, 1)."""
-    t = low_quantile_of_maximum(mu, sigma, -42.0)
-    t0 = t.clamp(min=0.0)
-    z0 = (t0 - mu) / sigma
+    """Where the integrands live: the lower end t0 less μ, (B, K-1), the width and the scale ``a`` of the grading, (B, 1).
+
+    t0 itself would lose the digits of coordinates that are narrow beside it.
+    """
+    loc, t = low_quantile_of_maximum(mu, sigma, -42.0)
+    start = torch.where(t < -loc, -mu, loc - mu + t)  # t0 is not negative
+    z0 = _standard(start, sigma)
     log_f, rate = log_ndtr(z0).sum(-1, keepdim=True), (inverse_mills(z0) / sigma).sum(-1, keepdim=True)
     least = z0.amin(-1, keepdim=True)
     reach = 40.0 / ((z0.clamp(min=0.0).square() + 40.0).sqrt() + z0.clamp(min=0.0)) - z0.clamp(max=0.0)
@@ -221,7 +224,7 @@ def _window(mu: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     matters = (log_f + log_ndtr(-z0) > -33.0) | (z0 == least)
     finest = torch.where(matters, sigma / z0.clamp(min=1.0), math.inf).amin(-1, keepdim=True)
     a = 32 * torch.minimum(torch.minimum(1 / rate, width), finest)
-    return t0, width, a
+    return start, width, a
 
 
 class _LogMass(torch.autograd.Function):
@@ -233,10 +236,10 @@ class _LogMass(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(mu: Tensor, sigma: Tensor, t0: Tensor, width: Tensor, a: Tensor, x: Tensor, w: Tensor) -> Tensor:
-        rows = _chunks((mu, sigma, t0, width, a), len(x))
+    def forward(mu: Tensor, sigma: Tensor, start: Tensor, width: Tensor, a: Tensor, x: Tensor, w: Tensor) -> Tensor:
+        rows = _chunks((mu, sigma, start, width, a), len(x))
         masses = torch.cat([_summands(*chunk, x, w)[0].logsumexp(-1) for chunk in rows])
-        return torch.cat([masses, log_ndtr(-mu / sigma).sum(-1, keepdim=True)], -1)
+        return torch.cat([masses, log_ndtr(_standard(-mu, sigma)).sum(-1, keepdim=True)], -1)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -287,22 +290,22 @@ def masses_and_jacobian(mu: Tensor, sigma: Tensor, num_nodes: int = 192) -> tupl
     ``(B, K, K-1)``, for K above two.
     """
     summands, z, _ = _summands(mu, sigma, *_window(mu, sigma), *gauss_legendre(num_nodes, mu))  # (B, K-1, Q)
-    last = log_ndtr(-mu / sigma).sum(-1, keepdim=True).exp()
+    last = log_ndtr(_standard(-mu, sigma)).sum(-1, keepdim=True).exp()
     masses = torch.cat([summands.logsumexp(-1).exp(), last], -1)
     hazards = inverse_mills(z) / sigma.unsqueeze(-1)
     jacobian = -summands.exp() @ hazards.mT
     jacobian.diagonal(dim1=-2, dim2=-1).zero_()
-    threshold = last * inverse_mills(-mu / sigma) / sigma
+    threshold = last * inverse_mills(_standard(-mu, sigma)) / sigma
     jacobian = jacobian + torch.diag_embed(threshold - jacobian.sum(-1))
     return masses, torch.cat([jacobian, -threshold.unsqueeze(-2)], -2)
 
 
 def _gradients(gradient: Tensor, mu: Tensor, sigma: Tensor, *rule: Tensor) -> tuple[Tensor, Tensor]:
     """From gradients in the logarithms of the K integrals to those in μ and σ."""
-    t0, width, a, x, w = rule
-    rows = _chunks((gradient[..., :-1], mu, sigma, t0, width, a), len(x))
+    start, width, a, x, w = rule
+    rows = _chunks((gradient[..., :-1], mu, sigma, start, width, a), len(x))
     d_mu, d_sigma = (torch.cat(d) for d in zip(*[_weighted_gradients(*chunk, x, w) for chunk in rows], strict=True))
-    last = -mu / sigma
+    last = _standard(-mu, sigma)
     rest = gradient[..., -1:] * inverse_mills(last)
     return (d_mu - rest) / sigma, (d_sigma - rest * last) / sigma
 
@@ -318,15 +321,21 @@ def _weighted_gradients(gradient: Tensor, mu: Tensor, sigma: Tensor, *rule: Tens
 
 def _summands(mu: Tensor, sigma: Tensor, *rule: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Log-summands of the rule for every category, the standardised nodes and their log-cdfs, each (B, K-1, Q)."""
-    t0, width, a, x, w = rule
+    start, width, a, x, w = rule
+    start = start - (mu - mu.detach())  # of a t0 that does not move with μ
     span = torch.log1p(width / a)
     y = span * x  # (B, Q)
     log_w = (w * span * a).log() + y
-    # t0 - μ first: it is exact for the narrow coordinates, whose μ is near t0
-    z = ((t0 - mu).unsqueeze(-1) + (a * torch.expm1(y)).unsqueeze(-2)) / sigma.unsqueeze(-1)
+    z = _standard(start.unsqueeze(-1) + (a * torch.expm1(y)).unsqueeze(-2), sigma.unsqueeze(-1))
     log_cdf = log_ndtr(z)
     log_pdf = _log_pdf(z) - sigma.log().unsqueeze(-1)
     return log_w.unsqueeze(-2) + log_cdf.sum(-2, keepdim=True) - log_cdf + log_pdf, z, log_cdf
+
+
+def _standard(distance: Tensor, sigma: Tensor) -> Tensor:
+    """z, no farther out than where sums of its squares overflow: log-probabilities are finite wherever parameters are."""
+    far = math.sqrt(torch.finfo(sigma.dtype).max) / 32
+    return (distance / sigma).clamp(-far, far)
 
 
 def _log_pdf(z: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-from test_recovery import KINDS, parameters, probabilities
+from test_recovery import KINDS, extreme_rows, narrow_rows, parameters, probabilities
 from torch import Tensor
 
 import igr.kernels
@@ -160,6 +160,29 @@ def test_squares_may_overflow(fused: list[int]):
     torch.testing.assert_close(found[0].exp(), exact[0].exp(), rtol=0, atol=1e-6)
     for here, there in zip(found[1:], exact[1:], strict=True):
         torch.testing.assert_close(here, there, rtol=1e-5, atol=1e-5)
+
+
+def test_scales_below_the_spacing_of_numbers(fused: list[int]):
+    mu, sigma = (x.to(DEVICE) for x in narrow_rows())
+    weights = recovered_log_probs(mu.double(), sigma.double()).exp() * torch.randn(len(mu), 5, device=DEVICE)
+    exact, found = (result(mu, sigma, weights, dtype, 192) for dtype in (DOUBLE, torch.float32))
+    assert len(fused) == 1
+    torch.testing.assert_close(found[0].exp(), exact[0].exp(), rtol=0, atol=1e-5)
+    for here, there in zip(found[1:], exact[1:], strict=True):
+        torch.testing.assert_close(here, there, rtol=0, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.*encountered:RuntimeWarning")  # of the interpreter
+def test_log_probabilities_are_finite_wherever_parameters_are(fused: list[int]):
+    mu, sigma = (x.to(DEVICE).requires_grad_() for x in extreme_rows())
+    log_p = recovered_log_probs(mu, sigma, num_nodes=NODES)
+    assert len(fused) == 1
+    assert log_p.isfinite().all()
+    gradients = torch.autograd.grad((log_p.exp() * log_p).sum(), (mu, sigma))
+    assert all(each.isfinite().all() for each in gradients)
+    with igr.kernels.disabled():
+        expected = recovered_log_probs(mu.detach(), sigma.detach(), num_nodes=NODES)
+    torch.testing.assert_close(log_p.detach().exp(), expected.exp(), rtol=0, atol=1e-5)
 
 
 def test_products_entry_by_entry(monkeypatch: pytest.MonkeyPatch):

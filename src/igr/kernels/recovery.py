@@ -24,6 +24,7 @@ INTERPRETED = triton.knobs.runtime.interpret
 ROOT_OF_LEVEL = tl.constexpr(42.0**0.5)  # the window starts where F is exp(-42)
 ROOT_OF_TWO_LEVELS = tl.constexpr(84.0**0.5)
 LEAST = tl.constexpr(1e-37)  # in place of a rate of zero
+FAR = tl.constexpr(1e18)  # in place of what is farther out: sums of its squares do not overflow
 
 
 def blocks(num_columns: int) -> dict[str, int]:
@@ -114,6 +115,12 @@ def _product(c, LOGS: tl.constexpr):
 
 
 @triton.jit
+def _standard(start, per):
+    """z; NaN stays NaN."""
+    return tl.clamp(start * per, -FAR, FAR, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
 def _log_f_and_rate(z, per, valid):
     """log F and its derivative in t, each (ROWS, 1)."""
     c, e = factors(z)
@@ -123,15 +130,33 @@ def _log_f_and_rate(z, per, valid):
 
 
 @triton.jit
-def _window(mu, sigma, per, valid):
-    """Where the integrands live, as in :mod:`igr.recovery`: start t0, width and the scale a, each (ROWS, 1)."""
-    t = tl.max(tl.where(valid, mu - sigma * ROOT_OF_TWO_LEVELS, float("-inf")), axis=1, keep_dims=True)
+def _anchor(mu, sigma, column, valid):
+    """The location whose low quantile is the largest, and its scale, each (ROWS, 1): the window starts near it."""
+    low = tl.where(valid, mu - sigma * ROOT_OF_TWO_LEVELS, float("-inf"))
+    it = column == tl.argmax(low, axis=1, keep_dims=True)
+    loc = tl.sum(tl.where(it, mu, 0.0), axis=1, keep_dims=True)
+    return loc, tl.sum(tl.where(it, sigma, 0.0), axis=1, keep_dims=True)
+
+
+@triton.jit
+def _start(mu, loc, t):
+    """t0 - μ, where t0 is t beyond ``loc``, but not negative: a sum of those would lose the digits of narrow scales."""
+    return tl.where(t <= -loc, -mu, loc - mu + t)
+
+
+@triton.jit
+def _window(mu, sigma, per, column, valid):
+    """Where the integrands live, as in :mod:`igr.recovery`: the start t0, as its distance from the anchor, the width
+    and the scale a, each (ROWS, 1), and t0 - μ."""
+    loc, scale = _anchor(mu, sigma, column, valid)
+    t, gap = -scale * ROOT_OF_TWO_LEVELS, loc - mu
     for _ in range(8):  # Newton on sqrt(-log F), monotone from the left
-        log_f, rate = _log_f_and_rate((t - mu) * per, per, valid)
+        log_f, rate = _log_f_and_rate(_standard(gap + t, per), per, valid)
         rho = tl.sqrt(tl.maximum(-log_f, 0.0))
         t += tl.where(rho > ROOT_OF_LEVEL, (rho - ROOT_OF_LEVEL) * 2.0 * rho / tl.maximum(rate, LEAST), 0.0)
-    t0 = tl.maximum(t, 0.0)
-    z = (t0 - mu) * per
+    t = tl.maximum(t, -loc)
+    start = _start(mu, loc, t)
+    z = _standard(start, per)
     log_f, rate = _log_f_and_rate(z, per, valid)
     positive, negative = tl.maximum(z, 0.0), tl.minimum(z, 0.0)
     least = tl.min(tl.where(valid, z, float("inf")), axis=1, keep_dims=True)
@@ -140,14 +165,14 @@ def _window(mu, sigma, per, valid):
     width = tl.max(tl.where(within, sigma * reach, 0.0), axis=1, keep_dims=True)
     matters = valid & ((log_f + log_ndtr(-z) > -33.0) | (z == least))
     finest = tl.min(tl.where(matters, sigma / tl.maximum(z, 1.0), float("inf")), axis=1, keep_dims=True)
-    return t0, width, 32.0 * tl.minimum(tl.minimum(1.0 / tl.maximum(rate, LEAST), width), finest)
+    return t, start, width, 32.0 * tl.minimum(tl.minimum(1.0 / tl.maximum(rate, LEAST), width), finest)
 
 
 @triton.jit
 def _at_node(x, start, a, span, per):
-    """exp(y) - 1 and z at a node: t - μ is t0 - μ, exact for narrow coordinates, whose μ is near t0, and the rest."""
+    """exp(y) - 1 and z at a node: t - μ is ``start``, exact for narrow coordinates, whose μ is near t0, and the rest."""
     growth = expm1(span * x)
-    return growth, (start + a * growth) * per
+    return growth, _standard(start + a * growth, per)
 
 
 @triton.jit
@@ -195,9 +220,8 @@ def _forward(
     sigma = tl.load(sigma_ptr + at, mask=valid & inside, other=1.0)
     per = tl.div_rn(1.0, sigma)  # an error of z is one of z² times as much in the logarithm of a small probability
     per = tl.where(sigma > 0, per, float("nan"))  # no scale, no probabilities: nobody looks at values on a device
-    t0, width, a = _window(mu, sigma, per, valid)
+    t, start, width, a = _window(mu, sigma, per, column, valid)
     span = log1p(width / a)
-    start = t0 - mu
     growth_first, z_first = _at_node(tl.load(x_ptr), start, a, span, per)
     first = tl.maximum(z_first, 0.0)
     sums = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -206,12 +230,12 @@ def _forward(
         F, _mills, rest = _cdf_and_rest(z, first, a * (growth - growth_first) * per, valid, LOGS)
         sums += tl.load(w_ptr + q) * (1.0 + growth) * F * rest
     log_mass = tl.log(sums) + tl.log(a * span * ROOT * per) - 0.5 * first * first
-    last = tl.sum(tl.where(valid, log_ndtr(-mu * per), 0.0), axis=1, keep_dims=True)
+    last = tl.sum(tl.where(valid, log_ndtr(_standard(-mu, per)), 0.0), axis=1, keep_dims=True)
     top, log_total = _normaliser(log_mass, last, valid)
     tl.store(log_p_ptr + row_at + column * step, log_mass - top - log_total, mask=valid & inside)
     tl.store(log_p_ptr + row_at + WIDTH, last - top - log_total, mask=inside)
     tl.store(sums_ptr + at, sums, mask=valid & inside)
-    tl.store(window_ptr + row * 3, t0, mask=inside)
+    tl.store(window_ptr + row * 3, t, mask=inside)
     tl.store(window_ptr + row * 3 + 1, a, mask=inside)
     tl.store(window_ptr + row * 3 + 2, span, mask=inside)
 
@@ -228,8 +252,9 @@ def _backward(
     valid, inside = column < WIDTH, row < rows
     at, row_at = row * WIDTH + column * step, row * (WIDTH + 1)
     mu = tl.load(mu_ptr + at, mask=valid & inside, other=0.0)
-    per = tl.div_rn(1.0, tl.load(sigma_ptr + at, mask=valid & inside, other=1.0))
-    t0 = tl.load(window_ptr + row * 3, mask=inside, other=0.0)
+    sigma = tl.load(sigma_ptr + at, mask=valid & inside, other=1.0)
+    per = tl.div_rn(1.0, sigma)
+    t = tl.load(window_ptr + row * 3, mask=inside, other=0.0)
     a = tl.load(window_ptr + row * 3 + 1, mask=inside, other=1.0)
     span = tl.load(window_ptr + row * 3 + 2, mask=inside, other=1.0)
     p = tl.exp(tl.load(log_p_ptr + row_at + column * step, mask=valid & inside, other=float("-inf")))
@@ -240,7 +265,8 @@ def _backward(
     total = tl.sum(g, axis=1, keep_dims=True) + g_last  # 1 - p may lose digits: what it is multiplied by is as small
     g = (g - total * p) / tl.load(sums_ptr + at, mask=valid & inside, other=1.0)
     g_last = g_last - total * p_last
-    start = t0 - mu
+    loc, _scale = _anchor(mu, sigma, column, valid)
+    start = _start(mu, loc, t)
     growth_first, z_first = _at_node(tl.load(x_ptr), start, a, span, per)
     first = tl.maximum(z_first, 0.0)
     d_mu, d_sigma = tl.zeros([ROWS, COLUMNS], tl.float32), tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -252,7 +278,7 @@ def _backward(
         d_z = weights * (z + mills) - mills * tl.sum(tl.where(valid, weights, 0.0), axis=1, keep_dims=True)
         d_mu += d_z
         d_sigma += z * d_z - weights
-    z = -mu * per
+    z = _standard(-mu, per)
     c, e = factors(z)
     beyond = g_last * (e * ROOT / c)  # what P(H = K) contributes
     tl.store(d_mu_ptr + sample * WIDTH + at, (d_mu - beyond) * per, mask=valid & inside)
