@@ -108,7 +108,8 @@ def stick_range(mu: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
     Below, no stick can be the longest: sticks shorter than 1/2n leave more than half of the whole. Above, tables are
     flat but for sticks that surely take all there is, which need not be resolved.
     """
-    low = sum(low_quantile_of_maximum(mu, sigma, -35.0)).squeeze(-1).clamp(max=-math.log(2 * mu.shape[-1])) - 1.2
+    loc, t = (x.squeeze(-1) for x in low_quantile_of_maximum(mu, sigma, -35.0))
+    low = (loc + t).clamp(max=-math.log(2 * mu.shape[-1])) - 1.2
     sure = mu - REACH * sigma >= FAR
     return low, torch.where(sure, 0.0, mu.abs() + REACH * sigma).amax(-1).clamp(1.0, FAR)
 

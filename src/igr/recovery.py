@@ -210,7 +210,7 @@ def _normalise(log_mass: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _window(mu: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Where the integrands live: the lower end t0 less μ, (B, K-1), the width and the scale ``a`` of the grading, (B, 1).
+    """Where the integrands live: t0 - μ for the lower end t0, (B, K-1), the width, and the scale ``a`` of the grading.
 
     t0 itself would lose the digits of coordinates that are narrow beside it.
     """
@@ -333,7 +333,7 @@ def _summands(mu: Tensor, sigma: Tensor, *rule: Tensor) -> tuple[Tensor, Tensor,
 
 
 def _standard(distance: Tensor, sigma: Tensor) -> Tensor:
-    """z, no farther out than where sums of its squares overflow: log-probabilities are finite wherever parameters are."""
+    """z, but not so far out that sums of its squares overflow: log-probabilities are finite where parameters are."""
     far = math.sqrt(torch.finfo(sigma.dtype).max) / 32
     return (distance / sigma).clamp(-far, far)
 

@@ -287,7 +287,7 @@ def test_a_member_that_diverges_is_frozen_and_disturbs_nobody(id):
 @pytest.mark.parametrize("rows", ["all", "one"])
 def test_scales_out_of_all_proportion_neither_stop_nor_disturb_others(xi, rows):
     """The squares of the first two are not numbers of float32, nor are the last two themselves."""
-    spec = cell("beyond/mnist/linear/igr-i+relax", epochs=2)
+    spec = cell("beyond/mnist/linear/igr-i+relax", epochs=2, parameters="free")
     calm, struck = (Ensemble(spec, images(), CPU, torch.float32, **SMALL) for _ in range(2))
     calm.run_epoch()
     struck.run_epoch()

@@ -149,6 +149,23 @@ def test_discrete_objective_of_igr_is_the_divergence_of_hard_samples():
     torch.testing.assert_close(found, expected, rtol=0, atol=5e-3)
 
 
+def test_bounded_parameters_are_free_ones_where_those_are_small():
+    (vae, x, *_), options = setting("igr-i"), {"objective": "discrete", "forward": "hard"}
+    bounded = setting("igr-i", parameters="bounded", **options)[0]
+    most = torch.tensor([5.0, 1.5]).double().view(2, 1, 1, 1, 1)
+    for size in (1e-4, 1e8):  # one after the other
+        with torch.no_grad():
+            for p in (vae.weights[0], vae.biases[0], bounded.weights[0], bounded.biases[0]):
+                p.mul_(size)
+        said, found = torch.stack(vae.encode(x)), torch.stack(bounded.encode(x))
+        assert (found.abs() <= most).all()
+        assert (found.sign() == said.sign()).all()
+        small, large = said.abs() < 0.01, said.abs() > 10 * most
+        torch.testing.assert_close(found[small], said[small], rtol=1e-4, atol=0)
+        torch.testing.assert_close(found[large].abs(), most.expand_as(found)[large], rtol=1e-6, atol=0)
+        assert (small if size < 1 else large).any()
+
+
 @pytest.mark.parametrize("method", ["igr-i", "gs"])
 def test_hard_forward_decodes_one_hot_vectors_with_gradients_of_relaxed_ones(method, monkeypatch):
     vae, x, tau, prior = setting(method, objective="discrete", forward="hard", prior_temperatures=())

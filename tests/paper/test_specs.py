@@ -121,7 +121,7 @@ def test_registry_is_complete():
         "relax": 4,
         "s4": 5,
         "approximate": 24,
-        "beyond": 66,
+        "beyond": 67,
     }
     assert all(spec.id == id for id, spec in SPECS.items())
 
@@ -140,8 +140,10 @@ def test_ids_say_what_is_trained(spec):
     several = kind == "s4" or bool({"rloo", "uspg"} & set(options))
     assert spec.num_samples == (5 if "iwae" in options else 4 if several else 1)
     assert (spec.prior == "flow") == ("flow-prior" in options)
+    discrete = (method, spec.objective) == ("igr-i", "discrete")
+    assert (spec.parameters == "bounded") == (discrete and "free" not in options)
     assert spec.learning_rate == (1e-3 if "rate" in options else 3e-4)
-    assert set(options) <= {"sl", "discrete", "hard", "iwae", "flow-prior", "rate", *ESTIMATORS}
+    assert set(options) <= {"sl", "discrete", "hard", "iwae", "flow-prior", "rate", "free", *ESTIMATORS}
 
 
 def test_no_method_is_trained_more_than_another():
@@ -180,7 +182,8 @@ def test_no_method_has_more_temperatures_than_the_papers():
         ("beyond/mnist/linear/igr-i+gapst", "IGR-I + GapST", "IGR-I, discrete KL, GapST of 1 hard sample"),
         ("beyond/mnist/linear/gs+rao", "GS + Gumbel-Rao", "Gumbel-Rao of 1 hard sample"),
         ("beyond/mnist/nonlinear/igr-i+rao", "IGR-I + IGR-Rao", "IGR-Rao of 1 hard sample"),
-        ("beyond/mnist/nonlinear/igr-i+rloo", "IGR-I + RLOO", "RLOO of 4 hard samples"),
+        ("beyond/mnist/nonlinear/igr-i+rloo", "IGR-I + RLOO", "RLOO of 4 hard samples, bounded μ and log σ"),
+        ("beyond/mnist/linear/igr-i+rloo+free", "IGR-I + RLOO + free μ and σ", "of 4 hard samples, free μ and log σ"),
         ("relax/mnist/nonlinear/igr-i", "IGR-I", "IGR-I without RELAX, from table1/mnist/nonlinear/igr-i"),
         ("relax/mnist/nonlinear/igr-i+relax", "IGR-I + RELAX", "nonlinear VAE, mnist: IGR-I, discrete KL, RELAX of 1"),
         ("s4/mnist/nonlinear/gs", "GS", "nonlinear VAE, mnist: GS, continuous KL, 4 samples"),
@@ -331,9 +334,11 @@ def test_settings_are_json_and_tell_specs_apart():
     }
 
 
-def test_settings_name_an_estimator_only_where_there_is_one():
-    """Records of relaxed samples, of which some are older than the field, keep their identity."""
+def test_settings_name_estimators_and_bounds_only_where_there_are_some():
+    """Records of relaxed samples, of which some are older than the fields, keep their identity."""
     for spec in VAES:
+        assert spec.settings().get("parameters", "free") == spec.parameters
+        assert ("parameters" in spec.settings()) == (spec.parameters != "free")
         assert spec.settings().get("estimator", "reparameterized") == spec.estimator
         assert ("estimator" in spec.settings()) == (spec.estimator != "reparameterized")
     four = SPECS["s4/mnist/nonlinear/igr-i"]

@@ -170,7 +170,7 @@ def _window(mu, sigma, per, column, valid):
 
 @triton.jit
 def _at_node(x, start, a, span, per):
-    """exp(y) - 1 and z at a node: t - μ is ``start``, exact for narrow coordinates, whose μ is near t0, and the rest."""
+    """exp(y) - 1 and z at a node: t - μ is ``start``, exact for narrow coordinates that are near t0, and the rest."""
     growth = expm1(span * x)
     return growth, _standard(start + a * growth, per)
 

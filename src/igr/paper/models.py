@@ -23,13 +23,14 @@ from igr.paper.streams import generator_of
 from igr.paper.trained import DIFFERENTIATED_TWICE
 from igr.paper.vae import Vae
 
-__all__ = ["EnsembleVae", "glorot", "members_axis", "select_members"]
+__all__ = ["EnsembleVae", "glorot", "members_axis", "parameters_of", "select_members"]
 
 M = TypeVar("M", bound=nn.Module)
 
 HIDDEN = {"linear": (), "nonlinear": (512, 256)}
 SCALE_FLOOR = 0.1  # of the Gaussian decoder: without one, pixels that are black in every image have infinite density
 PLANAR_LAYERS, PLANAR_STD = 2, 0.05
+MOST_LOC, MOST_LOG_SCALE = 5.0, 1.5  # of parameters that are bounded
 CONTROL_UNITS = 50  # of the hidden layer of a control variate
 
 
@@ -110,7 +111,7 @@ class EnsembleVae(nn.Module):
 
     def encode(self, x: Tensor) -> tuple[Tensor, ...]:
         r""":math:`\mu` and :math:`\log \sigma`, ``(E, B, N, K-1)``, or logits, ``(E, B, N, K)``, of x ``(E, B, D)``."""
-        return parameters_of(self.say(x), self.noise_shape, self.cell.method)
+        return parameters_of(self.say(x), self.noise_shape, self.cell)
 
     def say(self, x: Tensor) -> Tensor:
         """What the encoder says, ``(E, B, -1)``, all numbers of an image in one row."""
@@ -150,11 +151,18 @@ class EnsembleVae(nn.Module):
         return layers(h, self.weights[first:end], self.biases[first:end], self.factors)
 
 
-def parameters_of(said: Tensor, noise_shape: tuple[int, int], method: str) -> tuple[Tensor, ...]:
-    r""":math:`\mu` and :math:`\log \sigma`, or logits, from what the encoder says."""
-    if method == "gs":
+def parameters_of(said: Tensor, noise_shape: tuple[int, int], cell: Vae) -> tuple[Tensor, ...]:
+    r""":math:`\mu` and :math:`\log \sigma`, or logits, from what the encoder says.
+
+    Those that are bounded are :math:`5 \tanh(\mu / 5)` and :math:`1.5 \tanh(\log \sigma / 1.5)`: all scales are within
+    a factor of 20 of each other, and any category can still be all but certain. The discrete KL has no hold on the
+    scales: where they are free they drift to where float32 ends, and models learn more slowly.
+    """
+    if cell.method == "gs":
         return (said.unflatten(-1, noise_shape),)
     mu, xi = said.unflatten(-1, (2, *noise_shape)).unbind(-3)
+    if cell.parameters == "bounded":
+        return tuple(most * (each / most).tanh() for each, most in ((mu, MOST_LOC), (xi, MOST_LOG_SCALE)))
     return mu, xi
 
 

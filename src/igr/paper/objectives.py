@@ -65,7 +65,7 @@ def _sample_and_kl(
 ) -> tuple[Tensor, Tensor]:
     """What the decoder is given, ``(S, E, B, N, K)``, and the divergence to subtract, ``(S, E, B)`` or ``(E, B)``."""
     N, k = noise.shape[-2:]
-    parameters = parameters_of(said, (N, k), cell.method)
+    parameters = parameters_of(said, (N, k), cell)
     sample = _draw(cell, parameters, flow, tau, noise)
     z = sample.z
     if cell.forward == "hard":

@@ -138,6 +138,7 @@ ESTIMATED: Mapping[str, dict[str, Any]] = MappingProxyType(
 )
 FASTER = 1e-3  # a learning rate, at which linear models are nearly done in half the epochs
 FASTER_ROWS = ("igr-i", "gs", "igr-i+discrete+hard", "gs+discrete+hard", "gs+reinmax", "gs+rloo")
+FREE_ROW = "igr-i+rloo"  # what bounds of μ and log σ do
 RELAX, FOUR = "relax/mnist/nonlinear/", "s4/mnist/nonlinear/"
 
 
@@ -152,15 +153,15 @@ def _beyond() -> Iterator[Vae]:
                     for method in ("gs", "igr-i"):
                         yield _estimated(f"beyond/{dataset}/{architecture}/{method}+{estimator}")
     for row in FASTER_ROWS:
-        yield _faster(row)
+        yield replace(_row(row), id=f"beyond/mnist/linear/{row}+rate", learning_rate=FASTER)
+    yield replace(_row(FREE_ROW), id=f"beyond/mnist/linear/{FREE_ROW}+free", parameters="free")
 
 
-def _faster(row: str) -> Vae:
-    """A linear row of MNIST with the larger learning rate."""
+def _row(row: str) -> Vae:
+    """A linear row of MNIST."""
     method, _, estimator = row.partition("+")
     id = f"beyond/mnist/linear/{row}"
-    cell = _estimated(id) if estimator in ESTIMATED else _vae(id, method, **BEYOND.get(row, {}))
-    return replace(cell, id=f"{id}+rate", learning_rate=FASTER)
+    return _estimated(id) if estimator in ESTIMATED else _vae(id, method, **BEYOND.get(row, {}))
 
 
 def _other_estimators() -> Iterator[Vae | Derived]:
@@ -183,9 +184,10 @@ def _estimated(id: str, **options: Any) -> Vae:
 
 def _vae(id: str, method: str, **options: Any) -> Vae:
     _, dataset, architecture, _ = id.split("/")
-    needs_prior = method == "gs" and options.get("objective") != "discrete"
-    grid = PRIOR_TEMPERATURES["honest"] if needs_prior else ()
-    return Vae(id, dataset, architecture, method, prior_temperatures=grid, **options)
+    discrete = options.get("objective") == "discrete"
+    grid = PRIOR_TEMPERATURES["honest"] if method == "gs" and not discrete else ()
+    bounded = "bounded" if method == "igr-i" and discrete else "free"
+    return Vae(id, dataset, architecture, method, prior_temperatures=grid, parameters=bounded, **options)
 
 
 SOP: Mapping[str, dict[str, Any]] = MappingProxyType(  # what follows the method, in the order of the table

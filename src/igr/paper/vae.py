@@ -82,6 +82,8 @@ class Vae(Trained):
     """Of the gradient of the expected log-likelihood: through relaxed samples, or another of hard samples."""
     num_samples: int = 1
     """S; m where the bound is ``iwae``."""
+    parameters: str = "free"
+    """IGR-I: μ and log σ as the encoder says them, or bounded (:func:`igr.paper.models.parameters_of`)."""
     prior: str = "output"
     """IGR-Planar: IGR-I's prior on the flow's output, as published, or a prior with a fitted flow of its own."""
     temperatures: tuple[float, ...] = TEMPERATURES
@@ -102,6 +104,7 @@ class Vae(Trained):
         "forward": ("soft", "hard"),
         "bound": ("elbo", "iwae"),
         "estimator": ("reparameterized", *ESTIMATORS),
+        "parameters": ("free", "bounded"),
         "prior": ("output", "flow"),
         "protocol": PROTOCOLS,
     }
@@ -120,8 +123,14 @@ class Vae(Trained):
     @property
     def label(self) -> str:
         """What tables call it."""
+        words = [*self._words(), "free μ and σ"] if self._drifts else self._words()
         rate = [] if self.learning_rate == LEARNING_RATE else [f"rate {self.learning_rate:g}"]
-        return " + ".join([*self._words(), *rate])
+        return " + ".join([*words, *rate])
+
+    @property
+    def _drifts(self) -> bool:
+        """Whether nothing holds the scales of IGR-I: the discrete KL does not see a common factor of μ and σ."""
+        return (self.method, self.objective, self.parameters) == ("igr-i", "discrete", "free")
 
     def _words(self) -> list[str]:
         """What is trained, but for the learning rate."""
@@ -149,6 +158,8 @@ class Vae(Trained):
         words += ["prior with a flow of its own"] if self.prior == "flow" else []
         several = self.bound == "elbo" and self.num_samples > 1 and not estimated
         words += [count(self.num_samples, "sample")] if several else []
+        words += ["bounded μ and log σ"] if self.parameters == "bounded" else []
+        words += ["free μ and log σ"] if self._drifts else []
         words += [f"learning rate {self.learning_rate:g}"] if self.learning_rate != LEARNING_RATE else []
         return ", ".join(words)
 
@@ -183,10 +194,8 @@ class Vae(Trained):
 
     def settings(self) -> dict[str, Any]:
         """What identifies the training beside a member, the protocol and whether it is cut short."""
-        found = super().settings()
-        if self.estimator == "reparameterized":  # nothing, as in records from before there were others
-            del found["estimator"]
-        return found
+        usual = {"estimator": "reparameterized", "parameters": "free"}  # nothing, as before there were others
+        return {name: value for name, value in super().settings().items() if value != usual.get(name)}
 
     def _conflicts(self) -> list[tuple[bool, str]]:
         discrete, weighted = self.objective == "discrete", self.bound == "iwae"
@@ -207,6 +216,7 @@ class Vae(Trained):
                 "sticking the landing would bias the gradient of the importance-weighted bound",
             ),
             (weighted and self.num_samples == 1, "bound iwae of one sample is the ELBO; give num_samples of 2 or more"),
+            (self.parameters == "bounded" and self.method != "igr-i", "bounded parameters are for igr-i alone"),
             (self.prior == "flow" and self.method != "igr-planar", "prior flow is for igr-planar alone"),
             (needs_prior and not self.prior_temperatures, "gs with a continuous KL needs prior_temperatures"),
             (
