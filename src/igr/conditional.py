@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from igr import kernels
 from igr._checks import (
     broadcast,
     check_finite,
@@ -306,6 +307,10 @@ def _draw(mu: Tensor, sigma: Tensor, category: Tensor, generator: torch.Generato
 
 def _truncated(mu: Tensor, sigma: Tensor, m: Tensor, exponential: Tensor) -> Tensor:
     """Normal coordinates below m: from m to y, log Φ falls by ``exponential``."""
+    if exponential.dtype == torch.float32 and kernels.usable(mu, sigma, m, exponential):
+        from igr.kernels.truncated import truncated
+
+        return truncated(mu, sigma, m, exponential)
     a = (m - mu) / sigma
     log_p = log_ndtr(a) - exponential
     upper = log_p > -math.log(2)
