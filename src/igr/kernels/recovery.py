@@ -37,7 +37,7 @@ def blocks(num_columns: int) -> dict[str, int]:
 
 @torch.library.custom_op("igr::recovered_log_probs", mutates_args=())
 def recovered_log_probs(mu: Tensor, sigma: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The log-probabilities, (B, K), and for the gradient the sums of the rule, (B, K-1), and the windows, (B, 3).
+    """The log-probabilities, (B, K), and for the gradient the sums of the rule, (B, K-1), and the windows, (B, 4).
 
     Arguments:
         mu: (B, K-1), float32, where K - 1 is between 2 and :data:`igr.kernels.MOST_COLUMNS`.
@@ -46,7 +46,7 @@ def recovered_log_probs(mu: Tensor, sigma: Tensor, x: Tensor, w: Tensor) -> tupl
         w: their weights.
     """
     (rows, columns), block = mu.shape, blocks(mu.shape[1])
-    log_p, sums, window = mu.new_empty(rows, columns + 1), mu.new_empty(rows, columns), mu.new_empty(rows, 3)
+    log_p, sums, window = mu.new_empty(rows, columns + 1), mu.new_empty(rows, columns), mu.new_empty(rows, 4)
     if rows:
         grid = (triton.cdiv(rows, block["ROWS"]),)
         inputs = mu.contiguous(), sigma.contiguous(), x, w
@@ -59,7 +59,7 @@ def recovered_log_probs(mu: Tensor, sigma: Tensor, x: Tensor, w: Tensor) -> tupl
 @recovered_log_probs.register_fake
 def _(mu: Tensor, sigma: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     rows, columns = mu.shape
-    return mu.new_empty(rows, columns + 1), mu.new_empty(rows, columns), mu.new_empty(rows, 3)
+    return mu.new_empty(rows, columns + 1), mu.new_empty(rows, columns), mu.new_empty(rows, 4)
 
 
 @torch.library.custom_op("igr::recovered_log_probs_backward", mutates_args=())
@@ -130,15 +130,6 @@ def _log_f_and_rate(z, per, valid):
 
 
 @triton.jit
-def _anchor(mu, sigma, column, valid):
-    """The location whose low quantile is the largest, and its scale, each (ROWS, 1): the window starts near it."""
-    low = tl.where(valid, mu - sigma * ROOT_OF_TWO_LEVELS, float("-inf"))
-    it = column == tl.argmax(low, axis=1, keep_dims=True)
-    loc = tl.sum(tl.where(it, mu, 0.0), axis=1, keep_dims=True)
-    return loc, tl.sum(tl.where(it, sigma, 0.0), axis=1, keep_dims=True)
-
-
-@triton.jit
 def _start(mu, loc, t):
     """t0 - μ, where t0 is t beyond ``loc``, but not negative: a sum of those would lose the digits of narrow scales."""
     return tl.where(t <= -loc, -mu, loc - mu + t)
@@ -146,10 +137,13 @@ def _start(mu, loc, t):
 
 @triton.jit
 def _window(mu, sigma, per, column, valid):
-    """Where the integrands live, as in :mod:`igr.recovery`: the start t0, as its distance from the anchor, the width
+    """Where the integrands live, as in :mod:`igr.recovery`: the anchor, the distance of the start t0 from it, the width
     and the scale a, each (ROWS, 1), and t0 - μ."""
-    loc, scale = _anchor(mu, sigma, column, valid)
-    t, gap = -scale * ROOT_OF_TWO_LEVELS, loc - mu
+    low = tl.where(valid, mu - sigma * ROOT_OF_TWO_LEVELS, float("-inf"))
+    anchor = column == tl.argmax(low, axis=1, keep_dims=True)
+    loc = tl.sum(tl.where(anchor, mu, 0.0), axis=1, keep_dims=True)
+    t = -ROOT_OF_TWO_LEVELS * tl.sum(tl.where(anchor, sigma, 0.0), axis=1, keep_dims=True)
+    gap = loc - mu
     for _ in range(8):  # Newton on sqrt(-log F), monotone from the left
         log_f, rate = _log_f_and_rate(_standard(gap + t, per), per, valid)
         rho = tl.sqrt(tl.maximum(-log_f, 0.0))
@@ -165,7 +159,7 @@ def _window(mu, sigma, per, column, valid):
     width = tl.max(tl.where(within, sigma * reach, 0.0), axis=1, keep_dims=True)
     matters = valid & ((log_f + log_ndtr(-z) > -33.0) | (z == least))
     finest = tl.min(tl.where(matters, sigma / tl.maximum(z, 1.0), float("inf")), axis=1, keep_dims=True)
-    return t, start, width, 32.0 * tl.minimum(tl.minimum(1.0 / tl.maximum(rate, LEAST), width), finest)
+    return loc, t, start, width, 32.0 * tl.minimum(tl.minimum(1.0 / tl.maximum(rate, LEAST), width), finest)
 
 
 @triton.jit
@@ -220,7 +214,7 @@ def _forward(
     sigma = tl.load(sigma_ptr + at, mask=valid & inside, other=1.0)
     per = tl.div_rn(1.0, sigma)  # an error of z is one of z² times as much in the logarithm of a small probability
     per = tl.where(sigma > 0, per, float("nan"))  # no scale, no probabilities: nobody looks at values on a device
-    t, start, width, a = _window(mu, sigma, per, column, valid)
+    loc, t, start, width, a = _window(mu, sigma, per, column, valid)
     span = log1p(width / a)
     growth_first, z_first = _at_node(tl.load(x_ptr), start, a, span, per)
     first = tl.maximum(z_first, 0.0)
@@ -235,9 +229,10 @@ def _forward(
     tl.store(log_p_ptr + row_at + column * step, log_mass - top - log_total, mask=valid & inside)
     tl.store(log_p_ptr + row_at + WIDTH, last - top - log_total, mask=inside)
     tl.store(sums_ptr + at, sums, mask=valid & inside)
-    tl.store(window_ptr + row * 3, t, mask=inside)
-    tl.store(window_ptr + row * 3 + 1, a, mask=inside)
-    tl.store(window_ptr + row * 3 + 2, span, mask=inside)
+    tl.store(window_ptr + row * 4, loc, mask=inside)
+    tl.store(window_ptr + row * 4 + 1, t, mask=inside)
+    tl.store(window_ptr + row * 4 + 2, a, mask=inside)
+    tl.store(window_ptr + row * 4 + 3, span, mask=inside)
 
 
 @triton.jit(do_not_specialize=["rows", "step"])
@@ -252,11 +247,10 @@ def _backward(
     valid, inside = column < WIDTH, row < rows
     at, row_at = row * WIDTH + column * step, row * (WIDTH + 1)
     mu = tl.load(mu_ptr + at, mask=valid & inside, other=0.0)
-    sigma = tl.load(sigma_ptr + at, mask=valid & inside, other=1.0)
-    per = tl.div_rn(1.0, sigma)
-    t = tl.load(window_ptr + row * 3, mask=inside, other=0.0)
-    a = tl.load(window_ptr + row * 3 + 1, mask=inside, other=1.0)
-    span = tl.load(window_ptr + row * 3 + 2, mask=inside, other=1.0)
+    per = tl.div_rn(1.0, tl.load(sigma_ptr + at, mask=valid & inside, other=1.0))
+    start = _start(mu, tl.load(window_ptr + row * 4, mask=inside), tl.load(window_ptr + row * 4 + 1, mask=inside))
+    a = tl.load(window_ptr + row * 4 + 2, mask=inside, other=1.0)
+    span = tl.load(window_ptr + row * 4 + 3, mask=inside, other=1.0)
     p = tl.exp(tl.load(log_p_ptr + row_at + column * step, mask=valid & inside, other=float("-inf")))
     p_last = tl.exp(tl.load(log_p_ptr + row_at + WIDTH, mask=inside, other=float("-inf")))
     gradient_ptr += sample * (WIDTH + 1)
@@ -265,8 +259,6 @@ def _backward(
     total = tl.sum(g, axis=1, keep_dims=True) + g_last  # 1 - p may lose digits: what it is multiplied by is as small
     g = (g - total * p) / tl.load(sums_ptr + at, mask=valid & inside, other=1.0)
     g_last = g_last - total * p_last
-    loc, _scale = _anchor(mu, sigma, column, valid)
-    start = _start(mu, loc, t)
     growth_first, z_first = _at_node(tl.load(x_ptr), start, a, span, per)
     first = tl.maximum(z_first, 0.0)
     d_mu, d_sigma = tl.zeros([ROWS, COLUMNS], tl.float32), tl.zeros([ROWS, COLUMNS], tl.float32)
