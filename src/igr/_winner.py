@@ -23,11 +23,11 @@ from torch import Tensor
 
 from igr import kernels
 from igr._checks import values_checkable
+from igr._normal import tail
 from igr.quadrature import constant_rule, gauss_legendre
 
 MOST_NODES = 192
 DROP = 36.0  # what is exp(-36) times the largest does not matter
-MILLS = math.sqrt(2 / math.pi)
 
 
 class Race(NamedTuple):
@@ -44,39 +44,6 @@ class Window(NamedTuple):
     start: Tensor
     width: Tensor
     a: Tensor
-
-
-def tail(z: Tensor) -> tuple[Tensor, Tensor]:
-    r""":math:`q(z) = \log \Phi(z) + \min(z, 0)^2 / 2` and :math:`q'(z)`, accurate and without overflow at any z."""
-    pair: tuple[Tensor, Tensor] = _Tail.apply(z)  # type: ignore[no-untyped-call]
-    return pair
-
-
-class _Tail(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(z: Tensor) -> tuple[Tensor, Tensor]:
-        scaled = torch.special.erfcx(z.abs() / math.sqrt(2))
-        density = (-0.5 * z.square()).exp()
-        q = torch.where(z < 0, 0.5 * scaled, 1 - 0.5 * scaled * density).log()
-        # below -far, z + φ/Φ would cancel; its expansion has a relative error of 706 / far^8
-        far = 12.0 if z.dtype == torch.float32 else 100.0
-        x = -1 / z.clamp(max=-far)
-        square = x.square()
-        left = torch.where(z < -far, x * (1 - square * (2 - square * (10 - 74 * square))), z + MILLS / scaled)
-        return q, torch.where(z < 0, left, MILLS * density / (2 - scaled * density))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor]) -> None:
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, d_q: Tensor, d_e: Tensor) -> Tensor:
-        (z,) = ctx.saved_tensors
-        e = tail(z)[1]
-        gradient: Tensor = d_q * e + d_e * ((z < 0).to(z.dtype) - (e - z.clamp(max=0.0)) * (e + z.clamp(min=0.0)))
-        return gradient
 
 
 def slopes(race: Race, m: Tensor, num_nodes: int | None = None) -> tuple[Tensor, Tensor]:

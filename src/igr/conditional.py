@@ -19,8 +19,8 @@ from igr._checks import (
     values_checkable,
     widen,
 )
-from igr._normal import log_ndtr
-from igr._winner import Race, quantile, slopes, tail
+from igr._normal import log_ndtr, tail
+from igr._winner import Race, quantile, slopes
 from igr.functional import gumbel_noise, harden, location_scale
 
 __all__ = ["sample_conditional", "conditional_path", "sample_conditional_gumbel", "conditional_path_gumbel"]
@@ -306,8 +306,9 @@ def _draw(mu: Tensor, sigma: Tensor, category: Tensor, generator: torch.Generato
 
 
 def _truncated(mu: Tensor, sigma: Tensor, m: Tensor, exponential: Tensor) -> Tensor:
-    """Normal coordinates below m: from m to y, log Φ falls by ``exponential``."""
-    if exponential.dtype == torch.float32 and kernels.usable(mu, sigma, m, exponential):
+    """Normal coordinates below m: from m to y, log Φ falls by ``exponential``. Without a gradient."""
+    given = mu, sigma, m, exponential
+    if kernels.usable(*given) and all(x.dtype == torch.float32 for x in given):
         from igr.kernels.truncated import truncated
 
         return truncated(mu, sigma, m, exponential)

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from igr import kernels
 from igr._checks import check_finite, check_range, values_checkable, widen
-from igr._normal import inverse_mills, log_ndtr, low_quantile_of_maximum
+from igr._normal import inverse_mills, log_ndtr, low_quantile_of_maximum, standardised
 from igr._stick_recovery import nodes_for_sticks, stick_masses
 from igr.functional import location_scale
 from igr.quadrature import constant_rule, gauss_legendre
@@ -83,7 +83,7 @@ def recovered_log_probs(
     mu, sigma = _parameters(loc, scale)
     shape = mu.shape
     if shape[-1] == 1:
-        ratio = _standard(mu, sigma)
+        ratio = standardised(mu, sigma)
         log_p = torch.cat([log_ndtr(ratio), log_ndtr(-ratio)], -1)
         exact = QuadratureError(torch.zeros_like(mu[..., 0]), torch.ones_like(mu[..., 0]))
         return (log_p, exact) if return_error else log_p
@@ -215,8 +215,8 @@ def _window(mu: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     t0 itself would lose the digits of coordinates that are narrow beside it.
     """
     loc, t = low_quantile_of_maximum(mu, sigma, -42.0)
-    start = torch.where(t < -loc, -mu, loc - mu + t)  # t0 is not negative
-    z0 = _standard(start, sigma)
+    start = torch.where(t <= -loc, -mu, loc - mu + t)  # t0 is not negative
+    z0 = standardised(start, sigma)
     log_f, rate = log_ndtr(z0).sum(-1, keepdim=True), (inverse_mills(z0) / sigma).sum(-1, keepdim=True)
     least = z0.amin(-1, keepdim=True)
     reach = 40.0 / ((z0.clamp(min=0.0).square() + 40.0).sqrt() + z0.clamp(min=0.0)) - z0.clamp(max=0.0)
@@ -239,7 +239,7 @@ class _LogMass(torch.autograd.Function):
     def forward(mu: Tensor, sigma: Tensor, start: Tensor, width: Tensor, a: Tensor, x: Tensor, w: Tensor) -> Tensor:
         rows = _chunks((mu, sigma, start, width, a), len(x))
         masses = torch.cat([_summands(*chunk, x, w)[0].logsumexp(-1) for chunk in rows])
-        return torch.cat([masses, log_ndtr(_standard(-mu, sigma)).sum(-1, keepdim=True)], -1)
+        return torch.cat([masses, log_ndtr(standardised(-mu, sigma)).sum(-1, keepdim=True)], -1)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -290,12 +290,12 @@ def masses_and_jacobian(mu: Tensor, sigma: Tensor, num_nodes: int = 192) -> tupl
     ``(B, K, K-1)``, for K above two.
     """
     summands, z, _ = _summands(mu, sigma, *_window(mu, sigma), *gauss_legendre(num_nodes, mu))  # (B, K-1, Q)
-    last = log_ndtr(_standard(-mu, sigma)).sum(-1, keepdim=True).exp()
+    last = log_ndtr(standardised(-mu, sigma)).sum(-1, keepdim=True).exp()
     masses = torch.cat([summands.logsumexp(-1).exp(), last], -1)
     hazards = inverse_mills(z) / sigma.unsqueeze(-1)
     jacobian = -summands.exp() @ hazards.mT
     jacobian.diagonal(dim1=-2, dim2=-1).zero_()
-    threshold = last * inverse_mills(_standard(-mu, sigma)) / sigma
+    threshold = last * inverse_mills(standardised(-mu, sigma)) / sigma
     jacobian = jacobian + torch.diag_embed(threshold - jacobian.sum(-1))
     return masses, torch.cat([jacobian, -threshold.unsqueeze(-2)], -2)
 
@@ -305,7 +305,7 @@ def _gradients(gradient: Tensor, mu: Tensor, sigma: Tensor, *rule: Tensor) -> tu
     start, width, a, x, w = rule
     rows = _chunks((gradient[..., :-1], mu, sigma, start, width, a), len(x))
     d_mu, d_sigma = (torch.cat(d) for d in zip(*[_weighted_gradients(*chunk, x, w) for chunk in rows], strict=True))
-    last = _standard(-mu, sigma)
+    last = standardised(-mu, sigma)
     rest = gradient[..., -1:] * inverse_mills(last)
     return (d_mu - rest) / sigma, (d_sigma - rest * last) / sigma
 
@@ -326,16 +326,10 @@ def _summands(mu: Tensor, sigma: Tensor, *rule: Tensor) -> tuple[Tensor, Tensor,
     span = torch.log1p(width / a)
     y = span * x  # (B, Q)
     log_w = (w * span * a).log() + y
-    z = _standard(start.unsqueeze(-1) + (a * torch.expm1(y)).unsqueeze(-2), sigma.unsqueeze(-1))
+    z = standardised(start.unsqueeze(-1) + (a * torch.expm1(y)).unsqueeze(-2), sigma.unsqueeze(-1))
     log_cdf = log_ndtr(z)
     log_pdf = _log_pdf(z) - sigma.log().unsqueeze(-1)
     return log_w.unsqueeze(-2) + log_cdf.sum(-2, keepdim=True) - log_cdf + log_pdf, z, log_cdf
-
-
-def _standard(distance: Tensor, sigma: Tensor) -> Tensor:
-    """z, but not so far out that sums of its squares overflow: log-probabilities are finite where parameters are."""
-    far = math.sqrt(torch.finfo(sigma.dtype).max) / 32
-    return (distance / sigma).clamp(-far, far)
 
 
 def _log_pdf(z: Tensor) -> Tensor:

@@ -173,7 +173,7 @@ def test_scales_below_the_spacing_of_numbers(fused: list[int]):
 
 
 @pytest.mark.filterwarnings("ignore:.*encountered:RuntimeWarning")  # of the interpreter
-def test_log_probabilities_are_finite_wherever_parameters_are(fused: list[int]):
+def test_log_probabilities_of_extreme_scales_are_finite(fused: list[int]):
     mu, sigma = (x.to(DEVICE).requires_grad_() for x in extreme_rows())
     log_p = recovered_log_probs(mu, sigma, num_nodes=NODES)
     assert len(fused) == 1

@@ -85,6 +85,17 @@ def test_shapes_that_broadcast(fused: list[tuple[int, ...]]):
     exact = _truncated(*(x.double() for x in (mu, sigma, m, fall)))
     torch.testing.assert_close(found.double(), exact, rtol=0, atol=2e-5)
     assert _truncated(mu, sigma, m[:0], fall[:0]).shape == (0, 6, 2, 4, 5)
+    one = _truncated(mu[..., :1], sigma[..., :1], m, fall)  # the same for all coordinates
+    torch.testing.assert_close(one, _truncated(mu[..., :1].expand(2, 1, 5), sigma[..., :1].expand(4, 5), m, fall))
+
+
+def test_not_a_number_stays_alone(fused: list[tuple[int, ...]]):
+    m = torch.tensor([[0.3], [float("nan")], [-2.0]], device=DEVICE)
+    found = _truncated(
+        torch.zeros(3, 2, device=DEVICE), torch.ones(3, 2, device=DEVICE), m, torch.ones_like(m).expand(3, 2)
+    )
+    assert len(fused) == 1
+    assert found.isnan().tolist() == [[False, False], [True, True], [False, False]]
 
 
 def test_who_uses_it(fused: list[tuple[int, ...]]):

@@ -554,7 +554,7 @@ def test_all_estimators_beyond_the_paper_have_rows(tmp_path):
         *(f"GS + {name}" for name in names),
         *(f"IGR-I + {name.replace('Gumbel', 'IGR')}" for name in names),
         *faster,
-        "IGR-I + RLOO + free μ and σ",
+        "IGR-I + RLOO + free μ and log σ",
     }
     assert {path.name for path in report.figures} == {  # no relaxed model, no continuous ELBO
         "continuous-elbo-beyond-mnist-linear-honest.svg",

@@ -183,7 +183,11 @@ def test_no_method_has_more_temperatures_than_the_papers():
         ("beyond/mnist/linear/gs+rao", "GS + Gumbel-Rao", "Gumbel-Rao of 1 hard sample"),
         ("beyond/mnist/nonlinear/igr-i+rao", "IGR-I + IGR-Rao", "IGR-Rao of 1 hard sample"),
         ("beyond/mnist/nonlinear/igr-i+rloo", "IGR-I + RLOO", "RLOO of 4 hard samples, bounded μ and log σ"),
-        ("beyond/mnist/linear/igr-i+rloo+free", "IGR-I + RLOO + free μ and σ", "of 4 hard samples, free μ and log σ"),
+        (
+            "beyond/mnist/linear/igr-i+rloo+free",
+            "IGR-I + RLOO + free μ and log σ",
+            "of 4 hard samples, free μ and log σ",
+        ),
         ("relax/mnist/nonlinear/igr-i", "IGR-I", "IGR-I without RELAX, from table1/mnist/nonlinear/igr-i"),
         ("relax/mnist/nonlinear/igr-i+relax", "IGR-I + RELAX", "nonlinear VAE, mnist: IGR-I, discrete KL, RELAX of 1"),
         ("s4/mnist/nonlinear/gs", "GS", "nonlinear VAE, mnist: GS, continuous KL, 4 samples"),

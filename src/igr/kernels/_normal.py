@@ -91,7 +91,7 @@ def log_ndtr(z):
 
 @triton.jit
 def tail(z):
-    """q(z) = log Φ(z) + min(z, 0)² / 2 and q'(z): :func:`igr._winner.tail`, with a relative error of 1e-6."""
+    """q(z) = log Φ(z) + min(z, 0)² / 2 and q'(z): :func:`igr._normal.tail`, with a relative error of 1e-6."""
     u = tl.abs(z)
     t = reciprocal(1.0 + 0.25 * u)
     left = t * _polynomial(t, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9)  # φ(u) / Φ(-u) - u

@@ -28,13 +28,15 @@ LOWEST = tl.constexpr(-104.0)  # the logarithm of what float32 has no number for
 def truncated(mu: Tensor, sigma: Tensor, m: Tensor, exponential: Tensor) -> Tensor:
     """y below m, shape (*, K-1), of ``exponential``, with which the others broadcast; all float32, m (*, 1)."""
     mu, sigma = torch.broadcast_tensors(mu, sigma)
-    y: Tensor = truncated_normal(*(_last_axes(x, exponential.shape) for x in (mu, sigma, m)), exponential)
+    shape = exponential.shape
+    mu, sigma = (_last_axes(x, shape, shape[-1]) for x in (mu, sigma))
+    y: Tensor = truncated_normal(mu, sigma, _last_axes(m, shape, 1), exponential)
     return y
 
 
-def _last_axes(x: Tensor, shape: torch.Size) -> Tensor:
-    """x as it is if it has the last of these axes, but for the very last, and otherwise with all of them."""
-    whole = torch.Size((*shape[:-1], x.shape[-1]))
+def _last_axes(x: Tensor, shape: torch.Size, last: int) -> Tensor:
+    """x as it is if it has the last of these axes, the very last being of this size, and otherwise with all of them."""
+    whole = torch.Size((*shape[:-1], last))
     return x if x.shape == whole[len(whole) - x.dim() :] else x.expand(whole)
 
 
@@ -77,8 +79,8 @@ def _quantile(a, exponential):
     """z below a >= -1: by the mass above it where that is the smaller."""
     x = scaled_tail(tl.abs(a)) * exp(-0.5 * a * a)  # Φ(-|a|)
     above = tl.where(a < 0, 1.0 - x * exp(-exponential), x - (1.0 - x) * expm1(-exponential))
-    c = tl.where(above < 0.5, log(above), log(tl.where(a < 0, x, 1.0 - x)) - exponential)
-    u = _inverse(tl.minimum(tl.maximum(c, LOWEST), -LOG_2))
+    c = tl.where(above < 0.5, tl.maximum(log(above), LOWEST), log(tl.where(a < 0, x, 1.0 - x)) - exponential)
+    u = _inverse(tl.minimum(c, -LOG_2))
     return tl.where(above < 0.5, -u, u)
 
 
@@ -108,4 +110,5 @@ def _truncated(
     a = (m - mu) / sigma
     near = mu + sigma * _quantile(tl.maximum(a, -1.0), exponential)
     far = m + sigma * _distance(tl.minimum(a, -1.0), exponential)
-    tl.store(y_ptr + at, tl.where(a < -1.0, far, near), mask=inside)
+    y = tl.where(a == a, tl.where(a < -1.0, far, near), a)  # a maximum would lose NaN
+    tl.store(y_ptr + at, y, mask=inside)

@@ -156,7 +156,7 @@ def parameters_of(said: Tensor, noise_shape: tuple[int, int], cell: Vae) -> tupl
 
     Those that are bounded are :math:`5 \tanh(\mu / 5)` and :math:`1.5 \tanh(\log \sigma / 1.5)`: all scales are within
     a factor of 20 of each other, and any category can still be all but certain. The discrete KL has no hold on the
-    scales: where they are free they drift to where float32 ends, and models learn more slowly.
+    scales: where they are free they drift to where float32 ends.
     """
     if cell.method == "gs":
         return (said.unflatten(-1, noise_shape),)

@@ -123,7 +123,7 @@ class Vae(Trained):
     @property
     def label(self) -> str:
         """What tables call it."""
-        words = [*self._words(), "free μ and σ"] if self._drifts else self._words()
+        words = [*self._words(), "free μ and log σ"] if self._drifts else self._words()
         rate = [] if self.learning_rate == LEARNING_RATE else [f"rate {self.learning_rate:g}"]
         return " + ".join([*words, *rate])
 
@@ -195,7 +195,7 @@ class Vae(Trained):
     def settings(self) -> dict[str, Any]:
         """What identifies the training beside a member, the protocol and whether it is cut short."""
         usual = {"estimator": "reparameterized", "parameters": "free"}  # nothing, as before there were others
-        return {name: value for name, value in super().settings().items() if value != usual.get(name)}
+        return {name: value for name, value in super().settings().items() if (name, value) not in usual.items()}
 
     def _conflicts(self) -> list[tuple[bool, str]]:
         discrete, weighted = self.objective == "discrete", self.bound == "iwae"
