@@ -34,7 +34,15 @@ def inverse_mills(x: Tensor) -> Tensor:
     return ratio
 
 
-class _InverseMills(torch.autograd.Function):
+class _OfOneTensor(torch.autograd.Function):
+    """Entry by entry; the gradient needs what was given."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+
+
+class _InverseMills(_OfOneTensor):
     """erfcx overflows above about 13 in float32, where its derivative would be infinite and this one is zero."""
 
     generate_vmap_rule = True
@@ -45,27 +53,19 @@ class _InverseMills(torch.autograd.Function):
         return ratio
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
         slope: Tensor = -inverse_mills(x) * (tail(x)[1] + x.clamp(min=0.0))  # the last is φ/Φ + x
         return gradient * slope
 
 
-class _LogNdtr(torch.autograd.Function):
+class _LogNdtr(_OfOneTensor):
     """torch's own has no rule for vmap, and in float32 a gradient that is wrong below about -1000."""
 
     @staticmethod
     def forward(x: Tensor) -> Tensor:
         value: Tensor = torch.special.log_ndtr(x)
         return value
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ def tail(z: Tensor) -> tuple[Tensor, Tensor]:
     return pair
 
 
-class _Tail(torch.autograd.Function):
+class _Tail(_OfOneTensor):
     generate_vmap_rule = True
 
     @staticmethod
@@ -97,10 +97,6 @@ class _Tail(torch.autograd.Function):
         square = x.square()
         left = torch.where(z < -far, x * (1 - square * (2 - square * (10 - 74 * square))), z + MILLS / scaled)
         return q, torch.where(z < 0, left, MILLS * density / (2 - scaled * density))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor]) -> None:
-        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, d_q: Tensor, d_e: Tensor) -> Tensor:
