@@ -72,13 +72,13 @@ def test_more_gradients_than_the_second_axis_of_a_grid_has():
 
 @pytest.mark.parametrize("rows", [1, 127, 100_000])
 def test_many_rows(rows: int):
+    """Beside float64; gradients in units of the largest of their row, since they are sums of what nearly cancels."""
     mu, sigma = leaves(rows, 9)
     gradient = torch.randn(rows, 10, device="cuda")
     found = result(mu, sigma, gradient)
-    with igr.kernels.disabled():
-        expected = result(mu, sigma, gradient)
-    for here, there in zip(found, expected, strict=True):
-        torch.testing.assert_close(here, there, rtol=1e-4, atol=2e-5)
+    exact = result(*(x.detach().double().requires_grad_() for x in (mu, sigma)), gradient.double())
+    for here, there in zip(found, exact, strict=True):
+        assert ((here - there).abs() <= 5e-6 * there.abs().amax(-1, keepdim=True)).all()
 
 
 def test_a_graph_is_captured_and_replayed():

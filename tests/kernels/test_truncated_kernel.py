@@ -36,12 +36,12 @@ def fused(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 
 def test_it_is_exact(fused: list[tuple[int, ...]]):
     """Thresholds from 3,000 scales below μ to 30 above it, and falls from 1e-6 to 80."""
-    a = torch.cat([-torch.logspace(-2, 3.5, 40), torch.linspace(-1.5, 8, 40), torch.tensor([15.0, 30.0])])
-    fall = torch.cat([torch.logspace(-6, 1.9, 25), torch.tensor([0.5, 0.6931, 0.6932, 0.8])])
+    a = torch.cat([-torch.logspace(-2, 3.5, 40), torch.linspace(-1.5, 8, 40), torch.tensor([15.0, 30.0])]).to(DEVICE)
+    fall = torch.cat([torch.logspace(-6, 1.9, 25), torch.tensor([0.5, 0.6931, 0.6932, 0.8])]).to(DEVICE)
     mu = torch.tensor([0.0, 0.3, -7.0], device=DEVICE)
     sigma = torch.tensor([1.0, 0.2, 3.0], device=DEVICE)
-    m = (mu.mean() + a * sigma.amax()).to(DEVICE).view(-1, 1, 1)
-    fall = fall.to(DEVICE).view(-1, 1).expand(len(a), -1, 3)
+    m = (mu.mean() + a * sigma.amax()).view(-1, 1, 1)
+    fall = fall.view(-1, 1).expand(len(a), -1, 3)
     found = _truncated(mu, sigma, m, fall)
     assert fused == [(len(a), fall.shape[1], 3)]
     exact = _truncated(*(x.double() for x in (mu, sigma, m, fall)))

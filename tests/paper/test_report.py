@@ -794,12 +794,21 @@ def test_run_times_and_environment(tmp_path):
     assert times["members"] == "6"
     assert times["training seconds"] == "120.0"
     assert times["per member and epoch milliseconds"] == f"{1e3 * 120 / (6 * 300):.3g}"
-    assert times["device"] == "NVIDIA H200"
+    assert (times["device"], times["cells at once"]) == ("NVIDIA H200", "1")
+    assert "shared a device" not in page.text
     said = [tuple(row.values()) for row in page.rows("What the records say of code and machines")]
     assert ("commit", "0123abc + changes", "1") in said
     assert ("commit", "0123abc", "5") in said
     assert ("torch", "2.11.0", "6") in said
     assert "Of 6 records 1 come from code with uncommitted changes." in page.text
+
+
+def test_times_of_cells_that_shared_a_device_say_so(tmp_path):
+    rows = [each | {"jobs": 3} for each in cell()]
+    page = Page(made(tmp_path, rows).html)
+    assert page.rows("Wall-clock time of each cell")[0]["cells at once"] == "3"
+    assert "each took longer than alone" in page.text
+    assert f"{(rows[0]['seconds'] + rows[0]['seconds_evaluation']) / 60:.1f}, 3 cells at once" in page.text
 
 
 def test_commits_that_were_given_can_be_checked(tmp_path):
