@@ -16,7 +16,6 @@ from test_run import checkpoints, environment, lasting, options
 
 from igr.paper import ray_engine
 from igr.paper.data import DataError
-from igr.paper.pool import EngineError
 from igr.paper.run import run_cells
 from igr.paper.specs import SPECS, find
 from igr.paper.store import Folder
@@ -236,7 +235,7 @@ def test_time_that_is_up_ends_well(tmp_path, address):
 
 def test_no_cluster_is_an_error():
     with (
-        pytest.raises(EngineError, match=r"cannot use Ray at 127\.0\.0\.1:1"),
+        pytest.raises(ray_engine.EngineError, match=r"cannot use Ray at 127\.0\.0\.1:1"),
         ray_engine.cluster("127.0.0.1:1"),
     ):
         pass

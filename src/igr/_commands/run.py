@@ -58,10 +58,9 @@ def add(app: "typer.Typer") -> None:
         log_json: Annotated[
             Path | None, typer.Option(help="Also write progress to this file, one JSON object a line.", dir_okay=False)
         ] = None,
-        jobs: Annotated[
-            int, typer.Option(help="How many cells to train at once on the device, each in its own process.", min=1)
-        ] = 1,
-        engine: Annotated[Literal["local", "ray"], typer.Option(help="Cells here, or each a task of Ray.")] = "local",
+        engine: Annotated[
+            Literal["local", "ray"], typer.Option(help="One cell after another here, or each a task of Ray.")
+        ] = "local",
         address: Annotated[
             str | None, typer.Option(help="Ray's: HOST:PORT, or auto; without it, Ray is started on this machine.")
         ] = None,
@@ -78,9 +77,6 @@ def add(app: "typer.Typer") -> None:
         All configurations and seeds of a cell are trained together. Ctrl-C, --max-minutes or a crash lose nothing but
         minutes: the same command goes on. What the records hold already is not done again.
 
-        With --jobs 3, three cells share the device: on a GPU with NVIDIA's multi-process service, one computes while
-        others wait. Their numbers are the same as alone, and their records say how many there were at once.
-
         With --engine ray, cells are tasks on the machines of a Ray cluster, each with a GPU (--device cuda) or a CPU of
         its own; those of machines that die go on elsewhere. Only this process writes to --out and --tensorboard.
         """
@@ -90,7 +86,7 @@ def add(app: "typer.Typer") -> None:
             specs = find(spec)
         except SpecError as error:
             raise typer.BadParameter(str(error), param_hint="SPEC") from error
-        _check_engine(engine, address, device, jobs)
+        _check_engine(engine, address, device)
         out = Path("runs", "smoke" if smoke else "records") if out is None else out
         if smoke:
             not_into_results(out)
@@ -120,7 +116,6 @@ def add(app: "typer.Typer") -> None:
                 checkpoint_minutes=checkpoint_every,
                 fresh=fresh,
                 commit=commit,
-                jobs=jobs,
             )
             events = _events(tensorboard) if tensorboard else None
             run_all = stack.enter_context(_on_ray(address, device)) if engine == "ray" else None
@@ -194,14 +189,13 @@ def train(
     run_all: Engine | None = None,
     events: "Events | None" = None,
 ) -> bool:
-    """Runs cells, by default here and so many at once as the options say; whether all are done."""
-    from igr.paper import pool, run
+    """Runs cells, by default one after another; whether all are done."""
     from igr.paper.checkpoint import CheckpointError
     from igr.paper.data import DataError
-    from igr.paper.pool import EngineError
+    from igr.paper.ray_engine import EngineError
     from igr.paper.records import RecordError, read
+    from igr.paper.run import run_cells
 
-    run_cells = run_all or (pool.run_cells if options.jobs > 1 else run.run_cells)
     with _display(len(cells)) as show:
 
         def report(number: int, progress: "Progress") -> None:
@@ -213,7 +207,7 @@ def train(
                 events.follow(cells[number - 1], progress.curves)
 
         try:
-            done = run_cells(cells, options, stop, report)
+            done = (run_all or run_cells)(cells, options, stop, report)
         except (CheckpointError, DataError, EngineError, RecordError) as error:
             print(f"igr: {error}", file=sys.stderr)
             sys.exit(1)
@@ -225,11 +219,9 @@ def train(
     return done
 
 
-def _check_engine(engine: str, address: str | None, device: str, jobs: int) -> None:
+def _check_engine(engine: str, address: str | None, device: str) -> None:
     import typer
 
-    if engine == "ray" and jobs > 1:
-        raise typer.BadParameter("Ray itself decides how many cells run at once", param_hint="--jobs")
     if engine == "local" and address is not None:
         words = f"{address!r} is given, but nothing is run on Ray; add --engine ray"
         raise typer.BadParameter(words, param_hint="--address")
@@ -241,8 +233,7 @@ def _check_engine(engine: str, address: str | None, device: str, jobs: int) -> N
 @contextmanager
 def _on_ray(address: str | None, device: str) -> "Iterator[Engine]":
     """Runs cells on a Ray cluster, in place of one after another."""
-    from igr.paper.pool import EngineError
-    from igr.paper.ray_engine import cluster, run_cells
+    from igr.paper.ray_engine import EngineError, cluster, run_cells
 
     with ExitStack() as stack:
         try:

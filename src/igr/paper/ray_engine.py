@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from igr.paper.pool import EngineError
 from igr.paper.records import Record
 from igr.paper.specs import Trained
 from igr.paper.store import Folder
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from igr.paper.measure import Pictures
     from igr.paper.run import Options, Progress
 
-__all__ = ["cluster", "run_cells"]
+__all__ = ["EngineError", "cluster", "run_cells"]
 
 RETRIES = 10  # of a cell whose worker, or machine, died
 POLL = 0.2  # seconds between two looks into the mailbox
@@ -33,6 +32,10 @@ ASK = 0.5  # seconds between a worker's questions whether to stop
 GRACE = 120.0  # seconds that a worker which is to stop may be silent: it, or its machine, may be gone
 CONNECT = 10.0  # seconds for a cluster to answer
 OBJECT_STORE = 100 * 2**20  # bytes: all that travels is small
+
+
+class EngineError(RuntimeError):
+    """Ray could not do what it was asked to, with what to do about it."""
 
 
 class Mail(NamedTuple):
