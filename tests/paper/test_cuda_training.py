@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 import torch
 
 from igr import kernels
-from igr.paper.layers import Factors
 from igr.paper.models import members_axis
 from igr.paper.noise import BLOCK, BlockNoise
 from igr.paper.run import TRAINERS, Options, run_cell
@@ -66,7 +64,7 @@ def test_a_replayed_step_is_the_step(id, monkeypatch):
 @pytest.mark.parametrize("id", [*IDS, *COMPLETIONS[:6], "sop/mnist/gs+rebar", *MIXTURES])
 def test_kernels_have_the_gradients_of_a_step(id, monkeypatch):
     """Kernels and compiled functions are for float32; here with products in full precision."""
-    monkeypatch.setattr("igr.paper.trainer.Factors", partial(Factors, "ieee"))
+    monkeypatch.setattr(Trainer, "precision", "ieee")
     with kernels.disabled():
         plain = ensemble(id, dtype=torch.float32)
         plain.run_epoch(stop=lambda: True)
@@ -78,6 +76,18 @@ def test_kernels_have_the_gradients_of_a_step(id, monkeypatch):
     for a, b in zip(plain.model.parameters(), fused.model.parameters(), strict=True):
         expected, found = (each.movedim(members_axis(a), 0).flatten(1) for each in (first(plain, a), first(fused, b)))
         assert (found - expected).abs().amax(1).le(1e-3 * expected.abs().amax(1)).all()
+
+
+def test_products_of_torch_are_rounded_like_those_of_kernels(monkeypatch):
+    rounded = ensemble("relax/mnist/nonlinear/gs+relax", dtype=torch.float32)
+    found = rounded.run_epoch()
+    assert rounded.products == "tf32"
+    assert torch.get_float32_matmul_precision() == "highest"
+    monkeypatch.setattr(Trainer, "precision", "ieee")
+    exact = ensemble("relax/mnist/nonlinear/gs+relax", dtype=torch.float32)
+    expected = exact.run_epoch()
+    assert not torch.equal(found, expected)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=0)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from igr.paper.measure import assess
 from igr.paper.models import members_axis
 from igr.paper.noise import draw
 from igr.paper.nonparametric.assess import Budget
-from igr.paper.nonparametric.bounds import Noise, draw_noise, joint_bound, published_objective, weigh
+from igr.paper.nonparametric.bounds import Noise, _draw_and_terms, draw_noise, joint_bound, published_objective, weigh
 from igr.paper.nonparametric.ensemble import MixtureEnsemble
 from igr.paper.nonparametric.model import EnsembleMixture
 from igr.paper.nonparametric.spec import Mixture, num_used
@@ -47,6 +47,25 @@ def test_size_is_that_of_the_published_model():
     assert sum(p.numel() for p in model.parameters()) == sum(encoder) + 51 * 200 + 201 * 200 + 201 * 784
     assert model.weights[3].abs().max() <= math.sqrt(6 / (200 + 2038))
     assert model.weights[3].abs().max() > 0.99 * math.sqrt(6 / (200 + 2038))
+
+
+@pytest.mark.parametrize("landing", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_between_the_layers_compiles_in_one_graph(method, landing):
+    cell = cell_of(method, landing=landing)
+    model = EnsembleMixture(cell, cell.members(), num_pixels=PIXELS, hidden=8, dtype=F64)
+    x = torch.from_numpy(IMAGES[:5]).to(F64).expand(model.num_members, -1, -1)
+    noise = draw_noise(model, x.shape[:2], torch.Generator().manual_seed(0))
+    body = torch.compile(_draw_and_terms, fullgraph=True, backend="aot_eager")
+    results = []
+    for function in (_draw_and_terms, body):
+        said = (5 * model.say(x)).detach().requires_grad_()  # far enough for sticks that are not broken
+        q, z, of_z, rest = function(cell, said, model.means, model.limit, noise, landing)
+        (q * of_z * z.square().sum(-1)).sum(-1).add(rest).sum().backward()
+        results.append((q.detach(), z.detach(), of_z.detach(), rest.detach(), said.grad))
+    for expected, found in zip(*results, strict=True):
+        assert expected.isfinite().all()
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_weights_of_a_member_with_fewer_components_are_within_their_own_limit():

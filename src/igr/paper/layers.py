@@ -60,7 +60,7 @@ class Factors:
         precision: of products, as Triton names it.
     """
 
-    def __init__(self, precision: str = "tf32") -> None:
+    def __init__(self, precision: str) -> None:
         self.precision = precision
         self.pairs: dict[Tensor, list[tuple[Tensor, Tensor]]] = {}
         self.uses: Counter[Tensor] = Counter()
@@ -164,11 +164,6 @@ class Adam:
     def state(self) -> dict[Tensor, dict[str, Tensor]]:
         """By parameter: ``step``, ``exp_avg`` and ``exp_avg_sq``."""
         return self._torch.state
-
-    @property
-    def products(self) -> str | None:
-        """The precision of products that layers leave undone, if they do."""
-        return None if self._factors is None else self._factors.precision
 
     def set_rate(self, rate: float) -> None:
         """Changes the learning rate."""

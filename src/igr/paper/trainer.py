@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,8 @@ class Trainer(ABC):
 
     grey = False
     """Whether images have 256 levels; others are 0 and 1."""
+    precision = "tf32"
+    """Of products in float32, where kernels are used, as Triton names it."""
 
     def __init__(
         self, cell: Trained, model: nn.Module, images: Images, device: torch.device, dtype: torch.dtype
@@ -70,7 +73,7 @@ class Trainer(ABC):
         self.epoch = self.step = 0
         self.failed: dict[int, int] = {}
         self.total = torch.zeros(len(self.members), dtype=dtype, device=device)
-        factors = Factors() if self._fuses() else None
+        factors = Factors(self.precision) if self._fuses() else None
         self.model.factors = factors  # type: ignore[assignment]
         rate = cell.learning_rate_at(0)
         self.optimizer = Adam(model, rate, cell.learning_rate_at(1) != rate, factors)
@@ -179,8 +182,9 @@ class Trainer(ABC):
 
     @property
     def products(self) -> str:
-        """The precision of matrix products in training."""
-        return self.optimizer.products or str(self.dtype).removeprefix("torch.")
+        """The precision of matrix products in training, by kernels of ours or torch's own."""
+        lower = self.dtype == torch.float32 and kernels.usable(self.total)
+        return self.precision if lower else str(self.dtype).removeprefix("torch.")
 
     def _take_step(self) -> None:
         self.optimizer.set_rate(self.cell.learning_rate_at(self.epoch * self.steps + self.step))
@@ -195,8 +199,9 @@ class Trainer(ABC):
     def _step(self) -> None:
         """One step of every member; reads and writes fixed tensors only, so that it can be replayed."""
         self._noise.begin_step()
-        losses = self._losses(self._batch())  # (E, B)
-        self.optimizer.backward(losses)
+        with _products_in(self.products):
+            losses = self._losses(self._batch())  # (E, B)
+            self.optimizer.backward(losses)
         self.total += losses.detach().mean(-1)
         self._at += 1
         self.optimizer.step()
@@ -253,6 +258,17 @@ class Trainer(ABC):
                 axis = members_axis(p)
                 p.index_copy_(axis, rows, kept.index_select(axis, rows))
             kept.copy_(p)
+
+
+@contextmanager
+def _products_in(precision: str) -> Iterator[None]:
+    """Products of torch itself are in TF32, if that is asked for; what is captured inside stays so."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else before)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _images_at(images: Tensor, order: Tensor, at: Tensor, owner: Tensor, grey: bool, dtype: torch.dtype) -> Tensor:

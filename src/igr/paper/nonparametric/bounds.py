@@ -11,10 +11,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from igr.paper.compiled import fast
 from igr.paper.evaluate import at_once, sample_categories
 from igr.paper.noise import draw
 from igr.paper.nonparametric.laws import LogitNormalSticks, StickDraw, Sticks, log_prior
-from igr.paper.nonparametric.model import Components, EnsembleMixture
+from igr.paper.nonparametric.model import Components, EnsembleMixture, posterior_of
+from igr.paper.nonparametric.spec import Mixture
 from igr.paper.nonparametric.sticks import broken, chances, log_components, log_unbroken
 
 __all__ = ["Noise", "Weights", "draw_noise", "joint_bound", "published_objective", "weigh"]
@@ -80,10 +82,10 @@ def draw_noise(model: EnsembleMixture, shape: tuple[int, int], generator: torch.
     return Noise(sticks[..., : C - 1], z[..., :C, :])
 
 
-def draw_sticks(model: EnsembleMixture, sticks: Sticks, noise: Tensor, limit: Tensor) -> Draw:
+def draw_sticks(cell: Mixture, sticks: Sticks, noise: Tensor, limit: Tensor) -> Draw:
     """v, from noise of its shape."""
     at = sticks.draw(noise)
-    mask, cell = broken(at.y, limit, model.precision), model.cell
+    mask = broken(at.y, limit, cell.precision if cell.method == "igr-sb-mm" else None)
     log_ratio_of_extra = log_unbroken(mask, cell.max_components, cell.concentration, at.y)
     return Draw(at, mask, log_components(at.y, mask), log_ratio_of_extra)
 
@@ -110,28 +112,38 @@ def joint_bound(model: EnsembleMixture, x: Tensor, noise: Noise, *, landing: boo
         noise: of v and z.
         landing: whether log-ratios are sampled, with what the encoder says a constant inside log q.
     """
-    sticks, components = model.encode(x)
-    alpha = model.cell.concentration
-    drawn = draw_sticks(model, sticks, noise.sticks, model.limit)
+    q, z, of_z, rest = fast(_draw_and_terms, x)(model.cell, model.say(x), model.means, model.limit, noise, landing)
+    return fast(_expected, x)(q, model.log_px(x, z), of_z, rest)
+
+
+def _expected(q: Tensor, fit: Tensor, of_z: Tensor, rest: Tensor) -> Tensor:
+    return (q * (fit + of_z)).sum(-1) + rest
+
+
+def _draw_and_terms(
+    cell: Mixture, said: Tensor, means: Tensor, limit: Tensor, noise: Noise, landing: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """q(c | v), z, and its log-ratios or minus the divergences, ``(E, B, C, *)``, and what v and c add, ``(E, B)``."""
+    sticks, components = posterior_of(cell.method, said, (means.shape[0], means.shape[1]))
+    drawn = draw_sticks(cell, sticks, noise.sticks, limit)
     components = drawn.of(components)
     z = torch.addcmul(components.mean, components.xi.exp(), noise.z)
-    fit = model.log_px(x, z)
     if landing:
-        of_z = log_ratio(z, components.mean.detach(), components.xi.detach(), model.means)
-        of_sticks = log_prior(drawn.at, alpha) - type(sticks)(*(each.detach() for each in sticks)).log_q(drawn.at)
+        of_z = log_ratio(z, components.mean.detach(), components.xi.detach(), means)
+        known = type(sticks)(*(each.detach() for each in sticks))
+        of_sticks = log_prior(drawn.at, cell.concentration) - known.log_q(drawn.at)
     else:
-        of_z = -divergence(components.mean, components.xi, model.means)
-        of_sticks = -sticks.kl(alpha)
-    expected = (drawn.log_q.exp() * (fit + of_z)).sum(-1)
+        of_z = -divergence(components.mean, components.xi, means)
+        of_sticks = -sticks.kl(cell.concentration)
     extra = drawn.log_leftover.exp() * drawn.log_unbroken
-    return expected + extra + _expected_over_sticks(model, sticks, drawn, of_sticks)
+    return drawn.log_q.exp(), z, of_z, extra + _expected_over_sticks(cell, sticks, drawn, of_sticks)
 
 
-def _expected_over_sticks(model: EnsembleMixture, sticks: Sticks, drawn: Draw, terms: Tensor) -> Tensor:
+def _expected_over_sticks(cell: Mixture, sticks: Sticks, drawn: Draw, terms: Tensor) -> Tensor:
     """The sum of what sticks add, each by the chance that it is broken; Kumaraswamy ones are, or are not."""
     if not isinstance(sticks, LogitNormalSticks):
         return torch.where(drawn.mask, terms, 0.0).sum(-1)
-    chance = chances(sticks.mu, sticks.xi, drawn.at.log1m_v, drawn.mask, model.cell.precision)
+    chance = chances(sticks.mu, sticks.xi, drawn.at.log1m_v, drawn.mask, cell.precision)
     return (chance * torch.where(chance > 0, terms, 0.0)).sum(-1)
 
 
@@ -160,7 +172,7 @@ def published_objective(model: EnsembleMixture, x: Tensor, noise: Noise) -> Tens
         is not counted.
     """
     sticks, components = model.encode(x)
-    drawn = draw_sticks(model, sticks, noise.sticks, model.limit)
+    drawn = draw_sticks(model.cell, sticks, noise.sticks, model.limit)
     components = drawn.of(components)
     z = torch.addcmul(components.mean, components.xi.exp(), noise.z)
     log_p = -0.5 * (z - model.means).square().sum(-1)
@@ -203,7 +215,7 @@ def _some_weights(
     """The same of S draws, with sums in the place of means."""
     (E, B), (C, L) = x.shape[:2], model.shape
     noise = draw(model.stick_noise, (E, B, S, C - 1), x, generator)
-    drawn = draw_sticks(model, sticks, noise, model.limit.unsqueeze(-1))
+    drawn = draw_sticks(model.cell, sticks, noise, model.limit.unsqueeze(-1))
     c = sample_categories(drawn.log_q, generator=generator)  # (E, B, S)
     mean, xi = (each.gather(2, c.unsqueeze(-1).expand(-1, -1, -1, L)) for each in components)
     eps = draw("gaussian", (E, B, S, L), x, generator)

@@ -120,11 +120,17 @@ def expected_softplus(mu: Tensor, sigma: Tensor) -> Tensor:
     s = torch.hypot(sigma.unsqueeze(-1), scales)  # (*, nodes)
     x = mu / s
     ramp: Tensor = mu * torch.special.ndtr(x) + s * (-0.5 * x.square()).exp() / math.sqrt(2 * math.pi)
-    return (ramp * weights).sum(-1)
+    value: Tensor = (ramp * weights).sum(-1)
+    return value
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator] # a compiler need not look into numpy
+def _logistic_mixture(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    return _kept_mixture(dtype, device)
 
 
 @lru_cache(maxsize=8)
-def _logistic_mixture(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+def _kept_mixture(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Scales and weights of normals that make up a logistic variable.
 
     Kept, since nothing can be copied to a device while a graph is captured there.

@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from igr.paper.compiled import fast
 from igr.paper.layers import Factors, layers
 from igr.paper.likelihood import bernoulli_log_prob
 from igr.paper.models import glorot, select_members
@@ -29,7 +30,7 @@ from igr.paper.nonparametric.spec import Mixture
 from igr.paper.streams import generator_of
 from igr.paper.trained import Member
 
-__all__ = ["Components", "EnsembleMixture", "prior_means"]
+__all__ = ["Components", "EnsembleMixture", "posterior_of", "prior_means"]
 
 
 class Components(NamedTuple):
@@ -96,11 +97,6 @@ class EnsembleMixture(nn.Module):
         """What draws of sticks are made of."""
         return "gumbel" if self.cell.method == "dldpmm" else "gaussian"
 
-    @property
-    def precision(self) -> float | None:
-        r""":math:`\rho`, where sticks are broken as long as it takes."""
-        return self.cell.precision if self.cell.method == "igr-sb-mm" else None
-
     def num_outputs(self, num_components: int) -> int:
         """Of the encoder."""
         return 2 * (num_components - 1) + 2 * num_components * self.cell.latent_dim
@@ -113,11 +109,11 @@ class EnsembleMixture(nn.Module):
 
     def encode(self, x: Tensor) -> tuple[Sticks, Components]:
         """The posterior of the sticks, ``(E, B, C - 1)``, and of z given each component, for x ``(E, B, D)``."""
-        C, L = self.shape
-        h = self._layers(x, 0, self.depth)
-        sticks, components = h.split([2 * (C - 1), 2 * C * L], -1)
-        law = LAWS[self.cell.method](*sticks.unflatten(-1, (2, C - 1)).unbind(-2))
-        return law, Components(*components.unflatten(-1, (2, C, L)).unbind(-3))
+        return posterior_of(self.cell.method, self.say(x), self.shape)
+
+    def say(self, x: Tensor) -> Tensor:
+        """What the encoder says of images, ``(E, B, -1)``, all numbers of one in a row."""
+        return self._layers(x, 0, self.depth)
 
     def decode(self, z: Tensor) -> Tensor:
         """Logits of the pixels, ``(E, B, n, D)``, for z of shape ``(E, B, n, L)``."""
@@ -126,7 +122,7 @@ class EnsembleMixture(nn.Module):
 
     def log_px(self, x: Tensor, z: Tensor) -> Tensor:
         """log p(x | z), ``(E, B, n)``, for x of shape ``(E, B, D)``."""
-        return bernoulli_log_prob(x.unsqueeze(2), self.decode(z))
+        return fast(bernoulli_log_prob, x)(x.unsqueeze(2), self.decode(z))
 
     def _layers(self, h: Tensor, first: int, end: int) -> Tensor:
         return layers(h, self.weights[first:end], self.biases[first:end], self.factors)
@@ -146,6 +142,14 @@ class EnsembleMixture(nn.Module):
         sticks = F.pad(sticks.unflatten(-1, (2, K - 1)), (0, C - K))
         components = F.pad(components.unflatten(-1, (2, K, L)), (0, 0, 0, C - K))
         return torch.cat([sticks.flatten(1), components.flatten(1)], -1)
+
+
+def posterior_of(method: str, said: Tensor, shape: tuple[int, int]) -> tuple[Sticks, Components]:
+    """What :meth:`EnsembleMixture.encode` returns, from what the encoder says of C components of L numbers."""
+    C, L = shape
+    sticks, components = said.split([2 * (C - 1), 2 * C * L], -1)
+    law = LAWS[method](*sticks.unflatten(-1, (2, C - 1)).unbind(-2))
+    return law, Components(*components.unflatten(-1, (2, C, L)).unbind(-3))
 
 
 def prior_means(cell: Mixture) -> Tensor:
