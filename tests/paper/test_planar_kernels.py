@@ -13,6 +13,8 @@ from igr.paper import objectives
 from igr.paper.models import EnsembleVae
 from igr.paper.planar_kernels import BACKWARD, FORWARD, planar, planar_flow
 from igr.paper.priors import prior_of
+from igr.paper.sop import objectives as completions
+from igr.paper.sop.model import EnsembleCompletion
 from igr.paper.specs import SPECS
 from igr.transforms import Planar, call_and_ladj
 
@@ -239,6 +241,25 @@ def test_compiles_in_one_graph(monkeypatch):
     assert_near(found, expected)
     for a, b in zip(torch.autograd.grad(found, inputs), torch.autograd.grad(expected, inputs), strict=True):
         assert_near(a, b.double(), 1e-4)
+
+
+def test_units_of_completions_are_those_of_the_maps(monkeypatch):
+    cell = SPECS["sop/mnist/igr-planar"]
+    model = EnsembleCompletion(cell, [1, 2], num_units=4, num_pixels=12).to(DEVICE)
+    with torch.no_grad():
+        for each in (*model.u, *model.w, *model.b):
+            each.copy_(0.7 * some(*each.shape))
+    upper, tau = some(2, 3, 6), torch.full((2, 1, 1, 1), 0.5, device=DEVICE)
+    noise = [some(5, 2, 3, 4, 1) for _ in range(2)]
+    parameters = list(model.parameters())
+    totals = []
+    for usable in (False, True):
+        monkeypatch.setattr(completions, "kernels", SimpleNamespace(usable=lambda *tensors, it=usable: it))
+        total = completions.sample_units(model, upper, tau, noise).square().sum((0, 2, 3))
+        totals.append((total, *torch.autograd.grad(total.sum(), parameters, allow_unused=True)))
+    for expected, found in zip(*totals, strict=True):
+        if expected is not None:
+            assert_near(found, expected.double(), 1e-4)
 
 
 def test_registrations():

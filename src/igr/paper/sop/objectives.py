@@ -8,11 +8,12 @@ A unit is the difference :math:`z_1 - z_2` of two categories. At K = 2 the softm
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from igr import kernels
 from igr.paper.compiled import fast
 from igr.paper.evaluate import at_once
 from igr.paper.noise import draw
@@ -33,7 +34,7 @@ __all__ = [
 ]
 
 
-Flow = list[StickBreaking | Planar]
+Maps = Sequence[Callable[[Tensor], Tensor]]
 
 
 def bound(model: EnsembleCompletion, x: Tensor, tau: Tensor, noise: Sequence[Tensor]) -> Tensor:
@@ -64,20 +65,30 @@ def sample_units(model: EnsembleCompletion, upper: Tensor, tau: Tensor | None, n
     """Units of the second layer, ``(S, E, B, N)``, given upper halves; without a temperature in {-1, 1}."""
     units = upper
     for layer, eps in enumerate(noise):
-        said, maps = model.say(layer, units), flow(model, layer)
-        # Inductor has wrong gradients of parameters that images share, as those of planar maps: see the VAEs' objective
-        sample = _units if model.cell.method == "igr-planar" else fast(_units, eps)
-        units = sample(model.cell, said, maps, eps, tau)
+        said = model.say(layer, units)
+        if model.cell.method == "igr-planar":  # what is compiled has wrong gradients: see the VAEs' objective
+            units = _units(model.cell, said, _planar(model, layer, eps), eps, tau)
+        else:
+            units = fast(_units, eps)(model.cell, said, flow(model, layer), eps, tau)
     return units
 
 
-def _units(cell: Completion, said: Tensor, maps: Flow, eps: Tensor, tau: Tensor | None) -> Tensor:
+def _planar(model: EnsembleCompletion, layer: int, like: Tensor) -> Maps:
+    """The planar maps of a layer, which on CUDA and in float32 are one, a kernel."""
+    if like.dtype != torch.float32 or not kernels.usable(like):
+        return flow(model, layer)
+    from igr.paper.planar_kernels import planar_flow
+
+    return [lambda y: planar_flow(y, model.u[layer], model.w[layer], model.b[layer])[0]]
+
+
+def _units(cell: Completion, said: Tensor, maps: Maps, eps: Tensor, tau: Tensor | None) -> Tensor:
     """A layer of units, ``(*, E, B, N)``, from what the network says."""
     s = scores(cell.method, parameters_of(said, eps.shape[-2], cell.scale), maps, eps)
     return hard_units(s) if tau is None else relaxed_units(s, tau)
 
 
-def scores(method: str, parameters: tuple[Tensor, ...], maps: Flow, noise: Tensor) -> Tensor:
+def scores(method: str, parameters: tuple[Tensor, ...], maps: Maps, noise: Tensor) -> Tensor:
     """What decides a unit by its sign, ``(*, E, B, N, 1)``: noise and parameters combined, after the flow."""
     if method == "gs":
         (a,) = parameters
@@ -103,7 +114,7 @@ def hard_units(s: Tensor) -> Tensor:
     return torch.where(s.isnan(), s, torch.where(s >= 0, 1.0, -1.0).to(s.dtype))
 
 
-def flow(model: EnsembleCompletion, layer: int) -> Flow:
+def flow(model: EnsembleCompletion, layer: int) -> list[StickBreaking | Planar]:
     """What comes between the Gaussian and the softmax++; both categories of IGR-SB can be reached."""
     if model.cell.method == "igr-sb":
         return [StickBreaking(leftover=True)]
