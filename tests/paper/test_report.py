@@ -544,13 +544,13 @@ def test_without_a_temperature_there_is_one_row_and_a_dash(tmp_path):
 def test_all_estimators_beyond_the_paper_have_rows(tmp_path):
     ids = [id for id, spec in SPECS.items() if id.startswith("beyond/mnist/linear/") and "estimator" in spec.settings()]
     rows = [row for id in ids for row in estimated_cell(id)]
-    report = made(tmp_path, rows + cell("beyond/mnist/linear/igr-i+discrete"))
+    report = made(tmp_path, rows + cell("beyond/mnist/linear/igr-i+iwae"))
     page = Page(report.html)
     names = ["ReinMax", "GapST", "Gumbel-Rao", "RLOO", "RELAX"]
     faster = {f"GS + {name} + rate 0.001" for name in ("ReinMax", "RLOO")}
     found = {row["method"] for row in page.rows("Beyond the paper: MNIST, linear")}
     assert found == {
-        "IGR-I + discrete KL",
+        "IGR-I + IWAE-5",
         *(f"GS + {name}" for name in names),
         *(f"IGR-I + {name.replace('Gumbel', 'IGR')}" for name in names),
         *faster,
@@ -728,12 +728,12 @@ def test_temperatures_of_estimators_share_a_panel(tmp_path):
     assert len(figure.axes) == 6
 
 
-def test_model_without_a_relaxed_prior_has_no_curve(tmp_path):
-    rows = cell("beyond/mnist/linear/gs+discrete")
+def test_records_without_a_curve_are_named(tmp_path):
+    rows = cell("beyond/mnist/linear/gs+iwae")
     for row in rows:
         del row["curves"]["elbo_continuous"]
-    report = made(tmp_path, rows + cell("beyond/mnist/linear/igr-i+discrete"))
-    assert "Without a curve: GS + discrete KL." in Page(report.html).text
+    report = made(tmp_path, rows + cell("beyond/mnist/linear/igr-i+iwae"))
+    assert "Without a curve: GS + IWAE-5." in Page(report.html).text
     assert len(report.figures) == 2
 
 
@@ -784,6 +784,12 @@ def test_fits_cut_short_are_counted(tmp_path):
     first = next(each for each in read(APPROXIMATIONS / "records.jsonl") if each["protocol"] == "paper")
     short = first | {"states": first["states"][:1], "smoke": True}
     assert "1 fits were stopped before 1,000 steps" in Page(made(tmp_path, [short]).html).text
+
+
+def test_models_trained_on_the_discrete_bound_have_no_figure_of_the_continuous_one(tmp_path):
+    assert "Continuous ELBO" in Page(made(tmp_path / "relaxed", cell()).html).text
+    rows = [each | {"settings": each["settings"] | {"objective": "discrete"}} for each in cell()]
+    assert "Continuous ELBO" not in Page(made(tmp_path / "discrete", rows).html).text
 
 
 def test_run_times_and_environment(tmp_path):

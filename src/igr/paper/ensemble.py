@@ -61,9 +61,8 @@ class Ensemble(Trainer):
 
     @property
     def has_relaxed_bound(self) -> bool:
-        """Whether there is a relaxed model with a continuous bound: GS needs a prior for it, estimators have none."""
-        relaxed = self.cell.estimator == "reparameterized"
-        return relaxed and (self.cell.method != "gs" or self.prior.temperature is not None)
+        """Whether it is a relaxed model with a continuous bound that is trained."""
+        return self.cell.estimator == "reparameterized" and self.cell.objective == "continuous"
 
     @torch.no_grad()
     def held_out(self, images: Tensor) -> dict[str, Tensor]:
