@@ -10,7 +10,7 @@ import torch
 from scipy import integrate, stats
 from torch import nn
 from torch._dynamo.testing import CompileCounter
-from torch.distributions import MultivariateNormal, kl_divergence
+from torch.distributions import Categorical, MultivariateNormal, kl_divergence
 
 import igr
 from igr import estimators, schedules
@@ -402,6 +402,9 @@ def test_masks_that_are_refused():
     mask[0, 0, -1] = False
     with pytest.raises(NotImplementedError, match="put one that is always allowed last"):
         layer().distribution(h, mask)
+    with pytest.raises(NotImplementedError, match="estimator takes any mask, such as 'st_relaxed'"):
+        layer(estimator="igr_rao")(h, mask)
+    assert bool((layer(estimator="st_relaxed")(h, mask).z[~mask] == 0).all())
     with pytest.raises(ValueError, match="forbids every category"):
         layer()(h, torch.zeros_like(mask))
     with pytest.raises(TypeError, match="boolean"):
@@ -642,7 +645,8 @@ def test_learns_a_code():
     ("arguments", "error", "message"),
     [
         ({"relaxation": "softmax"}, ValueError, "relaxation must be one of 'igr-i', .* got 'softmax'"),
-        ({"estimator": "st"}, ValueError, "estimator must be one of"),
+        ({"estimator": "st"}, ValueError, "estimator must be one of .*got 'st'$"),
+        ({"estimator": "rloo"}, ValueError, r"give layer\.distribution\(x\) to igr\.estimators\.rloo$"),
         ({"eval_mode": "hard"}, ValueError, "eval_mode must be one of"),
         ({"kl": "exact"}, ValueError, "kl must be one of"),
         ({"estimator": "gumbel_rao"}, ValueError, "gumbel_rao is for gs, got igr-i; st_relaxed has the same mean"),
@@ -651,6 +655,8 @@ def test_learns_a_code():
         ({"relaxation": "igr-planar", "eval_mode": "mean"}, ValueError, "known through samples only"),
         ({"num_categories": 1}, ValueError, "num_categories >= 2"),
         ({"prior": torch.ones(4) / 4}, ValueError, r"prior must have shape \(5,\) or \(3, 5\), got \(4,\)"),
+        ({"prior": Categorical(torch.ones(5))}, TypeError, r"give its probs, or the relaxation that igr\.fit_prior"),
+        ({"relaxation": "gs", "prior": Categorical(torch.ones(5))}, TypeError, "got Categorical.*; give its probs$"),
         ({"prior": torch.ones(5)}, ValueError, "positive probabilities that sum to one"),
         ({"prior": torch.tensor([0.5, 0.5, 0, 0, 0])}, ValueError, "forbidden by a mask"),
         ({"prior": igr.GumbelSoftmax(1.0, torch.zeros(5))}, TypeError, "an InvertibleGaussian with no flow"),

@@ -11,6 +11,7 @@ from torch.distributions import Independent, Normal, kl_divergence
 
 from igr import countable
 from igr.countable import CountableStickBreaking, StickSample
+from igr.nn import GrowingSticks
 
 
 @pytest.fixture(autouse=True)
@@ -514,6 +515,8 @@ def test_bad_precision(precision):
         ({"loc": "a"}, TypeError, "loc"),
         ({"loc": torch.zeros(3, dtype=torch.long)}, TypeError, "loc"),
         ({"loc": torch.zeros(2, 0)}, ValueError, "at least one stick"),
+        ({"loc": GrowingSticks()}, TypeError, r"loc must be .* got a GrowingSticks; call it, as in sticks\("),
+        ({"scale": GrowingSticks()}, TypeError, r"scale must be .* got a GrowingSticks; call it, as in sticks\("),
         ({"loc": lambda k: -k}, TypeError, "loc must return a floating-point"),
         ({"loc": lambda k: 0.5}, TypeError, "loc must return a floating-point"),
         ({"scale": lambda k: torch.ones(len(k) + 1)}, ValueError, "scale must return shape"),
@@ -532,6 +535,12 @@ def test_bad_precision(precision):
 def test_bad_arguments(arguments, error, match):
     with pytest.raises(error, match=match):
         CountableStickBreaking(**{"loc": 0.0, "scale": 1.0, "temperature": 0.5, "precision": 0.9, **arguments})
+
+
+@pytest.mark.parametrize("name", ["mean", "variance", "stddev", "entropy"])
+def test_moments_without_a_closed_form_say_what_there_is(name):
+    with pytest.raises(NotImplementedError, match=r"of CountableStickBreaking.* has no closed form: use "):
+        getattr(make(), name)() if name == "entropy" else getattr(make(), name)
 
 
 def test_later_sticks_are_looked_at():

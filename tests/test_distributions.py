@@ -9,13 +9,17 @@ import torch
 from registry import DISTRIBUTIONS, Setting, cases, label
 from torch import Tensor
 from torch.distributions import (
+    Bernoulli,
+    Categorical,
     Independent,
     Laplace,
     Normal,
+    OneHotCategorical,
     RelaxedBernoulli,
     RelaxedOneHotCategorical,
     SoftmaxTransform,
     biject_to,
+    kl_divergence,
     transform_to,
 )
 
@@ -468,6 +472,43 @@ def test_empty_batches():
     assert d.kl(d).shape == (0,)
 
 
+@pytest.mark.parametrize("flow", [None, StickBreaking(), Planar(torch.ones(3), torch.ones(3)), "gs"], ids=str)
+def test_what_is_behind_an_empty_batch(flow):
+    loc = torch.zeros(2, 0, 3, requires_grad=True)
+    d = GumbelSoftmax(0.5, torch.zeros(2, 0, 4)) if flow == "gs" else InvertibleGaussian(loc, 1.0, 0.5, flow=flow)
+    behind = d.recovered(num_samples=10)
+    assert behind.probs.shape == behind.mean.shape == behind.mode.shape == (2, 0, 4)
+    assert behind.entropy().shape == behind.log_prob(d.sample()).shape == (2, 0)
+    assert behind.sample((5,)).shape == behind.expand((5, 2, 0)).sample().shape == (5, 2, 0, 4)
+    assert kl_divergence(behind, behind).shape == (2, 0)
+
+
+def test_what_is_behind_can_be_expanded():
+    behind = GumbelSoftmax(0.5, torch.tensor([0.0, 1.0, 2.0])).recovered()
+    expanded = behind.expand((2, 4))
+    assert type(expanded) is type(behind)
+    between = torch.tensor([0.5, 0.5, 0.0])
+    torch.testing.assert_close(expanded.log_prob(between), behind.log_prob(between).expand(2, 4))
+
+
+@pytest.mark.parametrize("other", [Categorical, OneHotCategorical])
+def test_divergences_from_what_is_discrete_say_what_there_is(other):
+    p, q = InvertibleGaussian(torch.zeros(4, 2), 1.0, 0.5), other(logits=torch.arange(3.0))
+    with pytest.raises(NotImplementedError, match=r"use igr\.categorical_kl\(p, q\)") as refused:
+        kl_divergence(p, q)
+    assert "monte_carlo" not in str(refused.value)
+    torch.testing.assert_close(
+        igr.categorical_kl(p, q), kl_divergence(p.recovered(), OneHotCategorical(logits=torch.arange(3.0)))
+    )
+
+
+def test_divergences_from_a_bernoulli_say_what_there_is():
+    p, q = BinaryConcrete(0.5, torch.zeros(4)), Bernoulli(0.25)
+    with pytest.raises(NotImplementedError, match=r"use igr\.categorical_kl\(p, q\)"):
+        kl_divergence(p, q)
+    torch.testing.assert_close(igr.categorical_kl(p, q), kl_divergence(p.recovered(), q))
+
+
 def test_parameters_stay_leaves_and_copies_work():
     loc = torch.nn.Parameter(torch.zeros(4, 3))
     for d in (InvertibleGaussian(loc, torch.ones(4, 3), 0.5), GumbelSoftmax(0.5, loc), BinaryConcrete(0.5, loc)):
@@ -524,6 +565,7 @@ BAD = [
     (lambda: InvertibleGaussian(torch.zeros(2), 1.0, "cold"), TypeError, "temperature must be a number"),
     (lambda: GumbelSoftmax(0.5, torch.zeros(4, 1)), ValueError, "K >= 2"),
     (lambda: GumbelSoftmax(0.5, torch.tensor([0.0, -math.inf])), ValueError, "logits must be finite"),
+    (lambda: GumbelSoftmax(0.5, torch.tensor([0.0, -math.inf])), ValueError, "a mask to igr.functional.gumbel_softmax"),
     (lambda: GumbelSoftmax(-0.5, torch.zeros(3)), ValueError, "temperature must be positive"),
     (lambda: GumbelSoftmax(torch.zeros(3), 0.5), TypeError, "logits must be a floating-point tensor"),
     (lambda: GumbelSoftmax(0.5, torch.zeros(3, dtype=torch.int32)), TypeError, r"logits\.float\(\)"),

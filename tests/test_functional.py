@@ -833,3 +833,28 @@ def test_gaussian_softmax_refuses_negative_scales():
     ):
         F.gaussian_softmax(torch.zeros(2, 3), torch.tensor([1.0, -0.5, 2.0]))
     assert F.gaussian_softmax(torch.zeros(2, 3), torch.tensor([1.0, math.nan, 2.0])).isnan().any()
+
+
+def test_masks_and_temperatures_broadcast_from_the_right_whatever_the_axis_of_the_categories():
+    mask = torch.ones(5, 5, dtype=torch.bool)
+    mask[2, 0] = False  # category 2 at the first of the last positions
+    for dim in (1, -2):
+        z = F.gumbel_softmax(torch.zeros(2, 5, 5), dim=dim, mask=mask)
+        assert torch.equal(z == 0, ~mask.expand(2, 5, 5))
+        torch.testing.assert_close(z.sum(1), torch.ones(2, 5))
+    column = torch.tensor([True, False, True, True])[:, None]
+    z = F.gumbel_softmax(torch.zeros(2, 4, 3), dim=1, mask=column)
+    assert torch.equal(z == 0, ~column.expand(2, 4, 3))
+    tau = torch.tensor([[1e-3, 1.0, 1e3]])  # of each of the last positions
+    z = F.gumbel_softmax(torch.zeros(500, 3, 3), tau, dim=1)
+    far = (1 - z.amax(1)).mean(0)
+    assert far[0] < 0.01 < far[1] < 0.6 < far[2]
+    with pytest.raises(ValueError, match="tau"):
+        F.gumbel_softmax(torch.zeros(2, 3, 3), tau.mT, dim=1)  # one of each category
+    with pytest.raises(ValueError, match="mask"):
+        F.gumbel_softmax(torch.zeros(2, 4, 3), dim=1, mask=column[:, 0])  # is of the last axis
+
+
+def test_terms_of_impossible_categories_are_refused():
+    with pytest.raises(ValueError, match="logits must be finite"):
+        F.gumbel_softmax_terms(torch.tensor([[0.0, 1.0, -math.inf]]), 0.5)

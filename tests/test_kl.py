@@ -1,3 +1,4 @@
+import copy
 import math
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from igr.distributions import (
     Relaxation,
 )
 from igr.kl import categorical_kl, monte_carlo_kl
+from igr.nn import PlanarFlow
 from igr.transforms import Planar, SoftmaxPlusPlus, StickBreaking, VertexInterpolation
 
 DOUBLE = torch.float64
@@ -495,3 +497,141 @@ def test_what_is_trained_has_a_gradient_where_it_meets_the_others_value(name):
     assert abs(sampled.mean() - found) < 5 * sampled.std() / math.sqrt(50)
     first, second = pair(value, value)
     assert not first.kl(second).requires_grad  # trained as one they change nothing
+
+
+def test_flows_that_are_trained_apart_have_no_closed_form_where_they_meet():
+    """There is none where they differ, and its derivative is not zero where they do not."""
+    loc = torch.tensor([0.5, -0.3, 0.2], dtype=DOUBLE)
+    flow = PlanarFlow(4, std=0.7).double()
+    other = copy.deepcopy(flow)
+    p = InvertibleGaussian(loc, 1.0, 0.5, flow=flow())
+
+    def prior(its_own: PlanarFlow, temperature: float | Tensor = 0.5) -> InvertibleGaussian:
+        return InvertibleGaussian(torch.zeros_like(loc), 1.0, temperature, flow=its_own())
+
+    with pytest.raises(NotImplementedError, match="monte_carlo_kl"):
+        p.kl(prior(other))
+    torch.testing.assert_close(p.kl(prior(flow)), loc.square().sum() / 2)  # another call of one module
+    frozen = flow.requires_grad_(False)
+    q = InvertibleGaussian(loc, 1.0, 0.5, flow=frozen())
+    torch.testing.assert_close(q.kl(prior(other.requires_grad_(False))), loc.square().sum() / 2)
+    with pytest.raises(NotImplementedError, match="monte_carlo_kl"):
+        q.kl(prior(frozen, torch.tensor(0.5, dtype=DOUBLE, requires_grad=True)))
+
+
+def test_flows_that_are_trained_apart_have_a_sampled_gradient():
+    flow = PlanarFlow(3, std=0.7).double()
+    other = copy.deepcopy(flow)
+    loc = torch.tensor([0.5, -0.3], dtype=DOUBLE)
+
+    def estimate(seed: int) -> Tensor:
+        p = InvertibleGaussian(loc, 1.0, 0.5, flow=flow())
+        q = InvertibleGaussian(torch.zeros_like(loc), 1.0, 0.5, flow=other())
+        return monte_carlo_kl(p, q, 2_000, generator=torch.Generator().manual_seed(seed)).estimate
+
+    found = torch.stack([torch.autograd.grad(estimate(i), other.b)[0] for i in range(20)])
+    with torch.no_grad():
+        differences = torch.zeros_like(found)
+        for at in range(len(other.b)):
+            ends = []
+            for change in (1e-4, -2e-4):
+                other.b[at] += change
+                ends.append(torch.stack([estimate(i) for i in range(20)]))
+            other.b[at] += 1e-4
+            differences[:, at] = (ends[0] - ends[1]) / 2e-4
+    torch.testing.assert_close(found, differences, rtol=1e-4, atol=1e-5)  # with the same noise
+    assert found.mean(0).abs().max() > 0.01
+
+
+STICK_ENDS = [
+    (True, True, 0.5, 0.4, 1.0),
+    (True, True, 0.5, 0.5, 1.3),
+    (True, True, 0.4, 0.5, 1.0),
+    (False, True, 0.5, 0.4, 1.0),
+    (False, True, 0.5, 0.5, 1.0),
+    (False, False, 0.5, 0.4, 1.0),
+    (True, False, 0.5, 0.2, 1.0),
+]
+
+
+@pytest.mark.parametrize(("here", "there", "tau", "tau_there", "delta"), STICK_ENDS)
+def test_sticks_between_temperatures_are_those_of_the_densities(here, there, tau, tau_there, delta):
+    """Where sticks are not near what is rounded, the ratio is that of the two densities of z."""
+    p = InvertibleGaussian(torch.tensor([0.2, -0.4, 0.1], dtype=DOUBLE), 0.7, tau, flow=StickBreaking(here))
+    flow = StickBreaking(there)
+    q = InvertibleGaussian(torch.zeros(3, dtype=DOUBLE), 1.2, tau_there, flow=flow, delta=delta)
+    generator = torch.Generator().manual_seed(0)
+    found = p._log_ratio(q, (2_000,), generator=generator)
+    log_z, log_p = p.log_rsample_and_log_prob((2_000,), generator=generator.manual_seed(0))
+    expected = log_p - q.log_prob_from_log(log_z)
+    assert torch.equal(found.isinf(), expected.isinf())
+    torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize(("leftover", "tau", "expected"), [(False, 0.4, 640.6), (True, 0.5, 5.136)])
+def test_sticks_below_what_is_rounded_do_not_make_a_divergence_infinite(leftover, tau, expected):
+    """The literal form of 20 sticks in float32; expected is what float64 says of 200,000 samples."""
+    p, q = (
+        InvertibleGaussian(torch.zeros(19), 1.0, t, flow=StickBreaking(leftover=left))
+        for t, left in ((0.5, False), (tau, leftover))
+    )
+    estimate, error = monte_carlo_kl(p, q, 5_000)
+    assert 0 < error < 5
+    assert abs(estimate - expected) < 5 * error
+
+
+def test_sticks_between_temperatures_have_gradients():
+    tau = torch.tensor(0.4, dtype=DOUBLE, requires_grad=True)
+    loc = torch.tensor([0.2, -0.4, 0.1], dtype=DOUBLE, requires_grad=True)
+    noise = torch.Generator()
+
+    def ratio(loc: Tensor, tau: Tensor) -> Tensor:
+        p = InvertibleGaussian(loc, 0.7, 0.5, flow=StickBreaking())
+        q = InvertibleGaussian(torch.zeros(3, dtype=DOUBLE), 1.2, tau, flow=StickBreaking())
+        return p._log_ratio(q, (3,), generator=noise.manual_seed(1))
+
+    assert torch.autograd.gradcheck(ratio, (loc, tau))
+
+
+def test_vertex_interpolation_keeps_what_underflows():
+    """Sticks of exp(-120): float32 has no such number, and its logarithm."""
+
+    def pair(dtype: torch.dtype) -> list[InvertibleReparameterization]:
+        base = Normal(torch.tensor([0.0, -120.0], dtype=dtype), torch.ones(2, dtype=dtype))
+        return [InvertibleReparameterization(base, VertexInterpolation(tau)) for tau in (0.5, 0.7)]
+
+    p, q = pair(torch.float32)
+    log_z, log_p = p.log_rsample_and_log_prob((50,))
+    torch.testing.assert_close(p.log_prob_from_log(log_z), log_p, rtol=1e-4, atol=1e-3)
+    (here, _), (there, error) = monte_carlo_kl(p, q, 20_000), monte_carlo_kl(*pair(DOUBLE), 20_000)
+    assert abs(here - there) < 8 * error
+    outside = torch.tensor([0.4, 0.3, 0.3]).log()  # between the pieces
+    assert p.log_prob_from_log(outside) == -math.inf
+
+
+def test_what_is_impossible_makes_a_categorical_divergence_infinite():
+    p = InvertibleGaussian(torch.zeros(2), 1.0, 0.5)
+    q = InvertibleGaussian(torch.zeros(2), 1.0, 0.5, flow=StickBreaking(leftover=False))
+    assert categorical_kl(p, q) == math.inf
+    assert categorical_kl(q, p).isfinite()
+    loc = torch.zeros(2, requires_grad=True)
+    own = InvertibleGaussian(loc, 1.0, 0.5, flow=StickBreaking(leftover=False))
+    assert torch.autograd.grad(categorical_kl(own, p) + categorical_kl(own, q), loc)[0].isfinite().all()
+
+
+def test_a_bernoulli_is_the_categories_zero_and_one():
+    coin = Bernoulli(torch.tensor([0.9, 0.3], dtype=torch.float32))
+    for i in range(2):
+        one = Bernoulli(coin.probs[i])
+        assert categorical_kl(igr.fit_prior(one, temperature=0.5), one).abs() < 1e-6
+    torch.testing.assert_close(
+        categorical_kl(torch.stack([1 - coin.probs, coin.probs], -1).log(), coin), torch.zeros(2)
+    )
+    half = Bernoulli(logits=torch.zeros(2, dtype=torch.bfloat16))
+    assert categorical_kl(half, half).dtype == torch.float32
+
+
+def test_a_number_of_samples_is_an_integer():
+    q = igr_i()
+    with pytest.raises(TypeError, match=r"num_samples must be an integer, got 100\.0"):
+        monte_carlo_kl(q, q, 100.0)  # type: ignore[arg-type]

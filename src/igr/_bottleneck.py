@@ -72,7 +72,9 @@ class CategoricalBottleneck(nn.Module):
         drawn, an unbiased estimate that may be negative. ``kl="discrete"`` is that of the categoricals behind, exact,
         which makes a bound with hard samples, and bounds nothing where relaxed ones are used; IGR-Planar does not have
         it. The default is ``"discrete"`` for the Gumbel-Softmax, as in Jang et al. (2017), and for estimators by
-        probabilities, and ``"continuous"`` for others of IGR.
+        probabilities, and ``"continuous"`` for others of IGR. In evaluation z is discrete and the divergence still the
+        one that the layer was made with: for a bound of the discrete model, make it with ``kl="discrete"``, or add up
+        ``igr.categorical_kl(layer.distribution(h), layer.prior()).sum(-1)``.
 
         Probabilities of IGR-SB, for ``eval_mode="argmax"`` and ``"mean"``, the discrete divergence and estimators by
         probabilities, take about ten milliseconds for each variable of each row on a CPU; those of IGR-I and of the
@@ -97,8 +99,8 @@ class CategoricalBottleneck(nn.Module):
         relaxation: ``"igr-i"``, ``"igr-sb"``, ``"igr-planar"`` (two nested planar flows for each variable) or ``"gs"``.
         temperature: :math:`\tau`: a number, a schedule of :mod:`igr.schedules`, or a module that returns it, such as
             :class:`igr.schedules.Learnable`; may be assigned later. By default, the temperature at which samples of
-            equally likely categories are at a mean distance of 0.2 from the nearest vertex, which is another one for
-            every relaxation and K.
+            equally likely categories, and for IGR-SB of sticks that are equally long where there is no noise, are at a
+            mean distance of 0.2 from the nearest vertex, which is another one for every relaxation and K.
         estimator: what z is in training. ``"reparameterized"``, relaxed samples; all others are one-hot, with the
             gradient of that name in :mod:`igr.estimators`: ``"st_relaxed"``, that of the relaxed sample;
             ``"straight_through"``, ``"gapped_straight_through"`` and ``"reinmax"``, by probabilities;
@@ -216,7 +218,7 @@ class CategoricalBottleneck(nn.Module):
             generator: source of the noise; eager mode only.
 
         Raises:
-            NotImplementedError: a mask for what takes none.
+            NotImplementedError: a mask for what takes none, or for ``"igr_rao"`` one that forbids the last category.
         """
         parameters, dtype = self._parameters_of(features)
         self._check_mask(mask, parameters.loc.shape)
@@ -264,7 +266,7 @@ class CategoricalBottleneck(nn.Module):
             if values_checkable(mask) and not bool(mask[..., -1].all()):
                 raise NotImplementedError(
                     "the last category of igr-i has no location to move, so no relaxation is without it; put one that "
-                    "is always allowed last, or call the layer itself"
+                    "is always allowed last, or call a layer whose estimator takes any mask, such as 'st_relaxed'"
                 )
             parameters = _Parameters(*move_forbidden(parameters.loc, parameters.scale, mask))
         elif mask is not None:

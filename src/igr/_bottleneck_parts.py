@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import constraints
+from torch.distributions import Distribution, constraints
 
 from igr import _terms, estimators
 from igr._checks import check_parameter, check_range, describe, is_number
@@ -52,6 +52,9 @@ def prior_parts(relaxation: str, prior: Tensor | Relaxation | None, N: int, K: i
     sticks = relaxation == "igr-sb"
     if isinstance(prior, Relaxation):
         return _parts_of(relaxation, prior, N, K)
+    if isinstance(prior, Distribution):
+        also = "" if relaxation == "gs" else ", or the relaxation that igr.fit_prior makes of it"
+        raise TypeError(f"prior must be a tensor of probabilities or a relaxation, got {prior}; give its probs{also}")
     probs = torch.full((K,), 1 / K, dtype=torch.float64) if prior is None else _check_probs(prior, N, K)
     if relaxation == "gs":
         return PriorParts(probs.log())
@@ -146,7 +149,10 @@ def check_options(**given: str) -> None:
     """Refuses choices that do not exist, and those that a relaxation does not have."""
     for name, value in given.items():
         if value not in OPTIONS[name]:
-            raise ValueError(f"{name} must be one of {', '.join(map(repr, OPTIONS[name]))}, got {describe(value)}")
+            needs_loss = name == "estimator" and value in estimators.__all__
+            advice = f"; it needs the loss: give layer.distribution(x) to igr.estimators.{value}" if needs_loss else ""
+            options = ", ".join(map(repr, OPTIONS[name]))
+            raise ValueError(f"{name} must be one of {options}, got {describe(value)}{advice}")
     relaxation, estimator = given["relaxation"], given["estimator"]
     if estimator in BY_REDRAWS and BY_REDRAWS[estimator] != relaxation:
         raise ValueError(f"{estimator} is for {BY_REDRAWS[estimator]}, got {relaxation}; st_relaxed has the same mean")
@@ -166,7 +172,10 @@ def default_divergence(relaxation: str, estimator: str) -> str:
 
 @cache
 def default_temperature(relaxation: str, K: int) -> float:
-    """Where samples of equally likely categories have the mean distance :data:`DISTANCE`, to two digits."""
+    """Where samples have the mean distance :data:`DISTANCE`, to two digits.
+
+    Those of equally likely categories, or for IGR-SB of sticks that are equally long where there is no noise.
+    """
     like = "igr-i" if relaxation == "igr-planar" else relaxation
     num_samples = max(64, min(4096, 2**20 // K))
     found = suggest_temperature(K, like, distance=DISTANCE, vanishing=0.99, num_samples=num_samples)

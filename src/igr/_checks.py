@@ -145,15 +145,12 @@ def check_range(name: str, value: float | Tensor, *, at_most: float = math.inf) 
         raise ValueError(f"{name} must be {rule}, got {found}")
 
 
-def check_finite(name: str, value: float | Tensor) -> None:
+def check_finite(name: str, value: float | Tensor, advice: str = "look for the step that produced them") -> None:
     if not values_checkable(value):
         return
     low, high = _extremes(value)
     if not (low > -math.inf and high < math.inf):
-        raise ValueError(
-            f"{name} must be finite, got {describe(value)} with NaN or infinite entries; "
-            "look for the step that produced them"
-        )
+        raise ValueError(f"{name} must be finite, got {describe(value)} with NaN or infinite entries; {advice}")
 
 
 def _extremes(value: float | Tensor) -> tuple[float, float]:

@@ -8,6 +8,7 @@ from torch.distributions import SoftmaxTransform, StickBreakingTransform, biject
 
 from igr import functional
 from igr._checks import widen
+from igr._simplex import log_vertex_interpolation_inverse
 
 
 class _Simplex(constraints.Constraint):
@@ -49,6 +50,12 @@ class NearVertices(constraints.Constraint):
     def check(self, value: Tensor) -> Tensor:
         w = functional.vertex_interpolation_inverse(widen(value), self.tau)
         return simplex.check(value) & (w > 0).all(-1) & (w.argmax(-1) == value.argmax(-1))
+
+    def check_log(self, log_value: Tensor) -> Tensor:
+        """The same of logarithms, which may be of numbers that underflow."""
+        log_w = log_vertex_interpolation_inverse(log_value, self.tau)
+        nearest = log_w.argmax(-1) == log_value.argmax(-1)
+        return simplex.check(log_value.exp()) & (log_w > -torch.inf).all(-1) & nearest  # NaN is not
 
 
 def sticks(a: Tensor, leftover: bool) -> Tensor:

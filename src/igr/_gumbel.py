@@ -34,6 +34,12 @@ if TYPE_CHECKING:
     from igr.kernels.fused import Fused
 
 
+_LOGITS_ADVICE = (
+    "look for the step that produced them; to forbid categories, give a mask to igr.functional.gumbel_softmax or to "
+    "igr.nn.CategoricalBottleneck"
+)
+
+
 class _LogitRelaxation(Relaxation):
     """Logits to which noise is added."""
 
@@ -78,6 +84,9 @@ class GumbelSoftmax(_LogitRelaxation):
         At an exact zero the density has no limit (it depends on the direction), so ``log_prob`` refuses there;
         where values cannot be looked at, it is :math:`-\infty`.
 
+        The second argument is logits, where that of torch's ``RelaxedOneHotCategorical`` is probabilities: call that
+        one by ``logits=``, or give this one ``probs.log()``.
+
     References:
         Equations 5 and 6; Maddison et al. (2017); Jang et al. (2017).
 
@@ -103,7 +112,7 @@ class GumbelSoftmax(_LogitRelaxation):
         check_parameter("logits", logits, "K")
         self.temperature = check_row_scalar("temperature", temperature)
         if validation(validate_args):
-            check_finite("logits", logits)
+            check_finite("logits", logits, _LOGITS_ADVICE)
         rows = broadcast(logits=torch.Size((*logits.shape[:-1], 1)), temperature=temperature)
         self.logits = expand(logits, rows[:-1] + logits.shape[-1:])
         super().__init__(self.logits.shape[:-1], self.logits.shape[-1:], validate_args)

@@ -16,8 +16,8 @@ from torch.distributions import Distribution, Transform
 
 from igr import _bases
 from igr._checks import log, values_checkable, widen
-from igr._scalars import row, same_value
-from igr.transforms import SoftmaxPlusPlus, StickBreaking, VertexInterpolation
+from igr._scalars import row, same_value, trained_apart
+from igr.transforms import SoftmaxPlusPlus, StickBreaking, VertexInterpolation, same_map
 
 Rows = bool | Tensor
 
@@ -53,7 +53,7 @@ def _closed(
     """The KL of the bases, and the rows in which it is the KL on the simplex because both maps are the same."""
     if not p_maps or not q_maps or len(p_maps) != len(q_maps):
         return None, False
-    if not all(a is b or a == b for a, b in zip(p_maps[:-1], q_maps[:-1], strict=True)):
+    if not all(same_map(a, b) for a, b in zip(p_maps[:-1], q_maps[:-1], strict=True)):
         return None, False
     last, other = p_maps[-1], q_maps[-1]
     # of these classes themselves: what a subclass maps is its own affair
@@ -66,7 +66,7 @@ def _closed(
     elif type(last) is VertexInterpolation and type(other) is VertexInterpolation:
         same = _equal(last.tau, other.tau)
     else:
-        same = last is other or last == other
+        same = same_map(last, other)
     if same is False:
         return None, False
     closed = _bases.kl(p, q)
@@ -87,8 +87,7 @@ def _in_coordinates_of(p_map: SoftmaxPlusPlus, q: Distribution, q_map: SoftmaxPl
 
 def _same_constant(a: float | Tensor, b: float | Tensor) -> bool:
     """Whether they are equal and stay so: one that is trained apart has a derivative where they meet."""
-    trained = any(isinstance(x, Tensor) and x.requires_grad for x in (a, b))
-    return a is b or (not trained and same_value(a, b))
+    return not trained_apart(a, b) and same_value(a, b)
 
 
 class _Image(NamedTuple):
@@ -154,6 +153,9 @@ def _less(a: float | Tensor, b: float | Tensor) -> Rows:
 
 
 def _equal(a: float | Tensor, b: float | Tensor) -> Rows:
+    """Where they are equal, and stay so: one that is trained apart has a derivative where they meet."""
+    if trained_apart(a, b):
+        return False
     if same_value(a, b):
         return True
     if isinstance(a, Tensor) and isinstance(b, Tensor) and a.dtype != b.dtype:

@@ -9,13 +9,24 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, OneHotCategorical, Transform, constraints, register_kl
+from torch.distributions import (
+    Bernoulli,
+    Categorical,
+    Distribution,
+    OneHotCategorical,
+    Transform,
+    constraints,
+    register_kl,
+)
 
 from igr import _kl_forms, functional
 from igr._checks import broadcast, check_tensor, describe, validation, values_checkable, widen
 from igr.transforms import simplex
 
 Shape = Sequence[int]
+
+_DISCRETE = (Bernoulli, Categorical, OneHotCategorical)  # what a relaxation has no divergence from
+_DISCRETE_ADVICE = "the second has no density; use igr.categorical_kl(p, q), the divergence of the categories"
 
 
 class MonteCarlo(NamedTuple):
@@ -38,6 +49,20 @@ class RecoveredOneHotCategorical(OneHotCategorical):
         >>> d.log_prob(torch.tensor([0.5, 0.5, 0.0])).exp()
         tensor(0.3536)
     """
+
+    def __init__(
+        self, probs: Tensor | None = None, logits: Tensor | None = None, validate_args: bool | None = None
+    ) -> None:
+        given = logits if probs is None else probs
+        empty = given is not None and given.numel() == 0  # which torch's checks of values cannot reshape
+        self._categorical = Categorical(probs, logits, validate_args=False if empty else None)
+        shapes = self._categorical.batch_shape, self._categorical.param_shape[-1:]
+        Distribution.__init__(self, *shapes, validate_args=False if empty else validate_args)
+
+    def expand(self, batch_shape: Shape, _instance: Self | None = None) -> Self:
+        new = self._get_checked_instance(RecoveredOneHotCategorical, _instance)  # type: ignore[no-untyped-call]
+        expanded: Self = super().expand(torch.Size(batch_shape), _instance=new)  # type: ignore[no-untyped-call]
+        return expanded
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Shape ``sample_shape + batch_shape``."""
@@ -274,7 +299,8 @@ class Relaxation(Distribution, ABC):
         if isinstance(other, Relaxation):
             value = _kl_forms.kl(*self._pushforward, *other._pushforward, self._like)
         if value is None:
-            raise NotImplementedError(f"no closed form for KL({self} || {other}); {_kl_forms.ADVICE}")
+            advice = _DISCRETE_ADVICE if isinstance(other, _DISCRETE) else _kl_forms.ADVICE
+            raise NotImplementedError(f"no closed form for KL({self} || {other}); {advice}")
         return value
 
     def _log_ratio(

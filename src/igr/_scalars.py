@@ -20,6 +20,15 @@ def same_value(a: float | Tensor, b: float | Tensor) -> bool:
     return bool((a == b).all())  # type: ignore[union-attr]
 
 
+def trained_apart(a: object, b: object) -> bool:
+    """Whether a gradient may move one without the other: of two tensors that are not the same part of one."""
+    if a is b or not any(isinstance(x, Tensor) and x.requires_grad for x in (a, b)):
+        return False
+    if not (isinstance(a, Tensor) and isinstance(b, Tensor)) or a._base is None or a._base is not b._base:
+        return True
+    return any(of(a) != of(b) for of in (Tensor.storage_offset, Tensor.size, Tensor.stride))
+
+
 def row(value: Tensor) -> Tensor:
     """A per-row scalar without its last axis, to be combined with reductions over that axis."""
     return value.squeeze(-1) if value.dim() else value

@@ -141,6 +141,15 @@ def vertex_interpolation_inverse(z: Tensor, tau: float | Tensor) -> Tensor:
     return ((wide - (1 - tau) * one_hot_argmax(wide)) / tau).to(z.dtype)
 
 
+def log_vertex_interpolation_inverse(log_z: Tensor, tau: float | Tensor) -> Tensor:
+    """Inverse of :func:`log_vertex_interpolation`; NaN where an entry of w would be negative."""
+    log_z = widen(check_parameter("log_z", log_z, "K"))
+    tau = check_row_scalar("tau", tau, log_z, at_most=1.0)
+    nearest = one_hot_argmax(log_z) > 0
+    top = torch.log1p(torch.expm1(log_z.masked_fill(~nearest, 0.0)) / tau)
+    return torch.where(nearest, top, log_z - log(tau))
+
+
 def harden(y: Tensor) -> Tensor:
     r"""The limit :math:`h(y)` of the softmax++ as :math:`\tau \to 0`, as a one-hot vector.
 

@@ -62,7 +62,8 @@ def suggest_temperature(
         vanishing: s, the share of vanished gradients that is still all right.
         dtype: the dtype to train in.
         loc: :math:`\mu`, shape ``(*, K-1)``, such as those of a trained model; by default all categories of IGR-I are
-            equally likely, and all sticks of IGR-SB are equally long where there is no noise.
+            equally likely, if all scales are the same, and all sticks of IGR-SB are equally long where there is no
+            noise.
         scale: :math:`\sigma`, a number or broadcastable with ``loc``; one by default.
         logits: :math:`\log \alpha` of the Gumbel-Softmax, shape ``(*, K)``; zero by default.
         num_samples: samples, of each row where there are several.

@@ -123,7 +123,7 @@ def gumbel_top_k(
 
 def _relax(scores: Tensor, k: int, tau: float | Tensor, hard: bool, method: str, mask: Tensor | None) -> Tensor:
     """The relaxed k-hot vector of the allowed categories; straight-through to the k largest scores."""
-    _check_k(k, scores.shape[-1], mask)
+    _check_k(k, scores, mask)
     if method not in ("marginals", "sequential"):
         raise ValueError(f"method must be 'marginals' or 'sequential', got {describe(method)}")
     forbidden = None if mask is None else ~expand(mask, broadcast(scores=scores, mask=mask))
@@ -176,7 +176,8 @@ def _without(x: Tensor, forbidden: Tensor | None) -> Tensor:
     return x if forbidden is None else x.masked_fill(forbidden, -torch.inf)
 
 
-def _check_k(k: object, K: int, mask: Tensor | None) -> None:
+def _check_k(k: object, scores: Tensor, mask: Tensor | None) -> None:
+    K = scores.shape[-1]
     if not isinstance(k, int) or isinstance(k, bool):
         raise TypeError(f"k must be an integer, got {describe(k)}")
     if not 1 <= k <= K:
@@ -185,3 +186,7 @@ def _check_k(k: object, K: int, mask: Tensor | None) -> None:
         fewest = int(mask.sum(-1).min())
         if fewest < k:
             raise ValueError(f"mask allows {fewest} categories in some row, got k = {k}; allow at least k")
+    if scores.device.type == "cpu" and values_checkable(scores):  # a look elsewhere would wait for the device
+        possible = ~scores.isneginf() if mask is None else ~scores.isneginf() & mask
+        if scores.numel() and (fewest := int(possible.sum(-1).min())) < k:
+            raise ValueError(f"{fewest} categories of some row have a logit above -inf, got k = {k}")

@@ -238,6 +238,26 @@ class CountableStickBreaking(Distribution):
         """The likeliest of the integers, shape ``batch_shape``."""
         return self.recovered().probs.argmax(-1)
 
+    @property
+    def mean(self) -> Tensor:
+        """Not known: the probabilities of the integers are, by :meth:`recovered`."""
+        raise NotImplementedError(
+            f"the mean of {self} has no closed form: use sample((10_000,)).z.mean(0), or recovered().probs for the "
+            "probabilities of the integers"
+        )
+
+    @property
+    def variance(self) -> Tensor:
+        """Not known, as the mean."""
+        raise NotImplementedError(f"the variance of {self} has no closed form: use sample((10_000,)).z.var(0)")
+
+    def entropy(self) -> Tensor:
+        """Not known: that of the integers follows from :meth:`recovered`."""
+        raise NotImplementedError(
+            f"the entropy of {self} has no closed form: use -rsample_and_log_prob((1_000,))[1].mean(0), or "
+            "torch.special.entr(recovered().probs).sum(-1) for that of the integers"
+        )
+
     def recovered(self, tolerance: float = 1e-6, *, max_sticks: int = 1024) -> CountableProbs:
         r"""The discrete distribution behind: the probabilities that each stick is the longest of all.
 
@@ -416,6 +436,11 @@ def _continued(values: Tensor, index: Tensor) -> Tensor:
 
 
 def _as_function(name: str, value: Sticks | Tensor | float, like: Tensor) -> Sticks:
+    if all(callable(getattr(value, each, None)) for each in ("loc", "scale")):  # as of igr.nn.GrowingSticks
+        raise TypeError(
+            f"{name} must be a function of indices, a tensor or a number, got {describe(value)}; call it, as in "
+            "sticks(temperature, precision), for the distribution with its parameters"
+        )
     if callable(value):
         return value
     if is_number(value):

@@ -18,6 +18,7 @@ from torch.distributions import ComposeTransform, Distribution, Independent, Nor
 
 from igr import _bases, functional
 from igr._checks import broadcast, check_finite, check_range, check_row_scalar, validation
+from igr._constraints import NearVertices
 from igr._gumbel import BinaryConcrete, GumbelSoftmax
 from igr._maps import maps_onto_simplex, parts_of
 from igr._relaxation import (
@@ -28,9 +29,17 @@ from igr._relaxation import (
     Shape,
     monte_carlo_recovered,
 )
+from igr._stick_ends import StickEnd
 from igr.conditional import conditional_path
 from igr.recovery import recovered_log_probs, recovered_log_probs_stick_breaking
-from igr.transforms import SimplexTransform, SoftmaxPlusPlus, StickBreaking, VertexInterpolation, call_and_ladj
+from igr.transforms import (
+    SimplexTransform,
+    SoftmaxPlusPlus,
+    StickBreaking,
+    VertexInterpolation,
+    call_and_ladj,
+    same_map,
+)
 
 if TYPE_CHECKING:
     from igr.kernels.fused import Fused
@@ -239,21 +248,36 @@ class InvertibleReparameterization(Relaxation):
     def _log_ratio(
         self, other: Distribution, sample_shape: Shape = (), *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """log self(z) - log other(z) at samples z of ``self``, taken before the last maps that both have in common."""
-        common = self._maps_in_common(other)
-        if not isinstance(other, InvertibleReparameterization) or not common:
+        """log self(z) - log other(z) at samples z of ``self``, taken before the last maps that both have in common.
+
+        Sticks travel as logarithms also between maps that differ: what z keeps of them ends where they are rounded.
+        """
+        if not isinstance(other, InvertibleReparameterization):
             return super()._log_ratio(other, sample_shape, generator=generator)
-        x, log_p = self._draw_through(self.maps[:-common], sample_shape, generator)
-        return log_p - other._log_prob_before(x, other.maps[:-common])
+        common, here, there = self._maps_in_common(other), _stick_end(self), _stick_end(other)
+        if common < 2 and here is not None and there is not None:
+            y, log_p = self._draw_through(self.maps[:-2], sample_shape, generator)
+            log_w = functional.log_stick_breaking(y)
+            return log_p - here.ladj(log_w) - other._log_density_of_sticks(there.sticks_of(log_w, here), there)
+        if common:
+            x, log_p = self._draw_through(self.maps[:-common], sample_shape, generator)
+            return log_p - other._log_prob_before(x, other.maps[:-common])
+        return super()._log_ratio(other, sample_shape, generator=generator)
+
+    def _log_density_of_sticks(self, log_w: Tensor, end: StickEnd) -> Tensor:
+        """At the point of the simplex with these sticks, but for the sum of the logarithms of its coordinates."""
+        inside = (log_w > -math.inf).all(-1)
+        center = functional.log_stick_breaking(torch.zeros_like(log_w[..., :-1]))
+        log_w = torch.where(inside.unsqueeze(-1), log_w, center)  # outside of the image -inf is returned
+        y = functional.log_stick_breaking_inverse(log_w)
+        return torch.where(inside, self._log_prob_before(y, self.maps[:-2]) - end.ladj(log_w), -math.inf)
 
     def _maps_in_common(self, other: Distribution) -> int:
         """How many of the last maps are the same; if trained, then as one, so that their derivative cancels too."""
         if not isinstance(other, InvertibleReparameterization):
             return 0
         pairs = zip(reversed(self.maps), reversed(other.maps), strict=False)
-        return sum(
-            1 for _ in takewhile(lambda pair: pair[0] == pair[1] and _trained(pair[0]) == _trained(pair[1]), pairs)
-        )
+        return sum(1 for _ in takewhile(lambda pair: same_map(*pair), pairs))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.base}, {self.transform})"
@@ -351,11 +375,18 @@ def gaussian_of(q: Relaxation) -> Normal | None:
     return _bases.diagonal_normal(q.base)
 
 
-def _trained(part: Transform) -> set[int]:
-    return {id(value) for value in vars(part).values() if isinstance(value, Tensor) and value.requires_grad}
+def _stick_end(q: InvertibleReparameterization) -> StickEnd | None:
+    """How q ends, if with stick-breaking and a softmax++; subclasses may map differently, so exact types."""
+    match q.maps[-2:]:
+        case [sticks, onto] if type(sticks) is StickBreaking and type(onto) is SoftmaxPlusPlus:
+            return StickEnd(sticks.leftover, onto.tau, onto.delta)
+    return None
 
 
 def _contains(onto: SimplexTransform, log_z: Tensor) -> Tensor:
-    """Whether z is in the image of the map onto the simplex; for a map onto all of it, logarithms suffice."""
+    """Whether z is in the image of the map onto the simplex; for those of this library, logarithms suffice."""
     inside = (log_z > -math.inf).all(-1)
-    return inside if isinstance(onto, SoftmaxPlusPlus) else inside.logical_and(onto.codomain.check(log_z.exp()))
+    if isinstance(onto, SoftmaxPlusPlus):
+        return inside
+    image = onto.codomain
+    return inside & (image.check_log(log_z) if isinstance(image, NearVertices) else image.check(log_z.exp()))

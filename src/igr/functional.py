@@ -139,7 +139,8 @@ def gumbel_softmax(
         logits: :math:`\log \alpha`, unnormalised, shape ``(*, K)``.
         tau: the temperature :math:`\tau`.
         hard: return a one-hot vector with the gradient of the relaxed sample.
-        dim: the axis of the categories, here and in ``tau`` and ``mask``, where it is not the last.
+        dim: the axis of the categories of ``logits``, where it is not the last; ``tau`` and ``mask`` broadcast with
+            these from the right, as always.
         mask: booleans, shape ``(*, K)``; categories where it is False get probability exactly zero.
         generator: source of the noise; eager mode only.
 
@@ -153,8 +154,8 @@ def gumbel_softmax(
     """
     check_parameter("logits", logits, "K")
     if dim not in (-1, logits.dim() - 1):
-        rows = tau.movedim(dim, -1) if isinstance(tau, Tensor) and tau.dim() else tau
-        moved = None if mask is None else mask.movedim(dim, -1)
+        rows = _moved(tau, dim, logits) if isinstance(tau, Tensor) and tau.dim() else tau
+        moved = _moved(mask, dim, logits) if isinstance(mask, Tensor) else mask
         return gumbel_softmax(logits.movedim(dim, -1), rows, hard, mask=moved, generator=generator).movedim(-1, dim)
     tau = check_row_scalar("tau", tau, logits)
     shape = sample_shape(logits.shape, logits.shape[-1], mask, tau=tau)
@@ -165,6 +166,13 @@ def gumbel_softmax(
         log_alpha = log_alpha.masked_fill(~mask, 0.0)
     scores = log_alpha + gumbel_noise(log_alpha, generator)
     return _relax(scores / tau, scores if hard else None, mask).to(logits.dtype)
+
+
+def _moved(x: Tensor, dim: int, logits: Tensor) -> Tensor:
+    """x, which broadcasts with the logits, with this axis of theirs as its last."""
+    missing = max(0, logits.dim() - x.dim())
+    from_right = dim if dim < 0 else dim - logits.dim()
+    return x[(None,) * missing].movedim(from_right, -1)
 
 
 def _relax(logits: Tensor, scores: Tensor | None, mask: Tensor | None) -> Tensor:

@@ -48,6 +48,8 @@ def monte_carlo_kl(
     """
     if not isinstance(p, Relaxation):
         raise TypeError(f"p must be a relaxation of this library, got {describe(p)}")
+    if not isinstance(num_samples, int) or isinstance(num_samples, bool):
+        raise TypeError(f"num_samples must be an integer, got {describe(num_samples)}")
     if num_samples < 2:
         raise ValueError(f"num_samples must be at least 2 for a standard error, got {num_samples}")
     p = p.expand(broadcast(p=p.batch_shape, q=q.batch_shape))  # so that samples come first, and q's own axes after
@@ -70,7 +72,7 @@ def categorical_kl(p: Distribution | Tensor, q: Distribution | Tensor) -> Tensor
 
     Arguments:
         p: a relaxation with ``recovered()``, a (one-hot) categorical or Bernoulli distribution, or unnormalised logits
-            ``(*, K)``.
+            ``(*, K)``. The categories of a Bernoulli are 0 and 1, in this order.
         q: likewise.
 
     Returns:
@@ -89,10 +91,13 @@ def _log_probs(name: str, value: Distribution | Tensor) -> Tensor:
     """Normalised log-probabilities of the discrete distribution behind ``value``, shape (*, K)."""
     if isinstance(value, Tensor):
         return widen(check_parameter(name, value, "K")).log_softmax(-1)
+    if isinstance(value, Relaxation) and (log_p := value._recovered_log_probs()) is not None:
+        return widen(log_p)  # what is impossible has a logit of -inf here, and recovered() a finite one
     if hasattr(value, "recovered"):
         value = value.recovered()
     if isinstance(value, Bernoulli):
-        return F.logsigmoid(torch.stack([value.logits, -value.logits], -1))
+        logits = widen(value.logits)
+        return F.logsigmoid(torch.stack([-logits, logits], -1))
     if isinstance(value, OneHotCategorical):
         value = value._categorical
     if not isinstance(value, Categorical):

@@ -610,3 +610,12 @@ def test_baselines_that_do_not_fit(baseline, error, message):
 def test_momentum_below_one(momentum):
     with pytest.raises(ValueError, match="momentum must be at least 0 and below 1"):
         RunningMean(momentum)
+
+
+@pytest.mark.parametrize("estimator", [rloo, partial(score_function, num_samples=2)], ids=["rloo", "score_function"])
+def test_what_is_certain_has_a_gradient_of_zero(estimator):
+    logits = torch.tensor([math.inf, 0.0, -math.inf], requires_grad=True)
+    found = estimator(Bernoulli(logits=logits), lambda x: (x - 0.3).square().sum(-1))
+    (gradient,) = grad(found.surrogate.sum(), logits)
+    assert gradient.isfinite().all()
+    assert gradient[[0, 2]].tolist() == [0.0, 0.0]

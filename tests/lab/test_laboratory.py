@@ -337,6 +337,18 @@ def test_tables(found):
     assert "one of 20 estimates" in " ".join(printed(legend(found)))
 
 
+def test_rows_with_another_number_of_samples_say_so(found):
+    its = [record | {"settings": record["settings"] | {"samples": 1}} for record in found]
+    its = [each for each in its if parts(each)[1:3] == ("rebar", "gs")]
+    raised = next(i for i, each in enumerate(its) if parts(each)[3] == "rloo")
+    its[raised]["settings"]["samples"] = 2
+    its = [its[raised], *its[:raised], *its[raised + 1 :]]
+    title, _, *lines = printed(table(its))
+    assert "S = 1; |g| = " in title
+    assert [line.split("  ")[0] for line in lines if "S = " in line] == ["RLOO, S = 2"]
+    assert [line.split(" | ")[0] for line in markdown(its, "gs").splitlines() if "S = " in line] == ["| RLOO, S = 2"]
+
+
 def test_summary_for_a_page(found):
     head, _, *lines = markdown(found, "gs").splitlines()
     assert head == "| estimator | rebar | tanh,num_categories=3,num_variables=2 | µs |"

@@ -151,7 +151,7 @@ def as_relaxation(q: Distribution, temperature: float | Tensor | None) -> Relaxa
         return GumbelSoftmax(rows, _two_categories(q.logits), validate_args=False)
     tau = 1.0 if temperature is None else temperature
     if isinstance(q, Bernoulli):
-        return GumbelSoftmax(tau, _two_categories(q.logits), validate_args=False)
+        return GumbelSoftmax(tau, _two_categories(_finite(q.logits)), validate_args=False)
     if isinstance(q, Categorical | OneHotCategorical):
         return GumbelSoftmax(tau, _finite(q.logits), validate_args=False)
     raise TypeError(
@@ -161,8 +161,9 @@ def as_relaxation(q: Distribution, temperature: float | Tensor | None) -> Relaxa
 
 
 def _finite(logits: Tensor) -> Tensor:
-    """Finite for what is impossible, also after a division by a small temperature."""
-    return logits.clamp(min=max(torch.finfo(logits.dtype).min / 4, -1e30))
+    """Finite for what is impossible or certain, also after a division by a small temperature."""
+    most = min(torch.finfo(logits.dtype).max / 4, 1e30)
+    return logits.clamp(-most, most)
 
 
 def _two_categories(log_odds: Tensor) -> Tensor:

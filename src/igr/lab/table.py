@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -49,13 +50,16 @@ def biased(metrics: Mapping[str, float]) -> bool:
 
 
 def table(records: Sequence[Record]) -> Table:
-    """One line for each estimator and temperature, on one problem in one parameterization."""
+    """One line for each estimator and temperature, on one problem in one parameterization.
+
+    The title has the S of most of them, and a line its own where that is another.
+    """
     _, problem, method, _ = parts(records[0])
-    given = records[0]["settings"]
+    given, usual = records[0]["settings"], _usual_samples(records)
     norm, value = (given["exact"][name] for name in ("norm", "value"))
     title = (
         f"{problem}, {NAMES[method].label}, gradient of {METHODS[method]}: K = {given['num_categories']}, "
-        f"N = {given['num_variables']}, S = {given['samples']}; |g| = {norm:.4g}, E[f] = {value:.4g}"
+        f"N = {given['num_variables']}, S = {usual}; |g| = {norm:.4g}, E[f] = {value:.4g}"
     )
     style: Any = {"title_justify": "left", "box": None, "header_style": "bold", "padding": (0, 1, 0, 0)}
     result = Table(title=Text(title), min_width=min(len(title), 120), **style)
@@ -64,8 +68,21 @@ def table(records: Sequence[Record]) -> Table:
         result.add_column(heading, justify="right", no_wrap=True)
     best = min(records, key=lambda record: float(record["metrics"]["rmse"]))
     for record in records:
-        result.add_row(record["label"], *_cells(record, record is best), style="bold" if record is best else None)
+        cells = _label(record["label"], [record], usual), *_cells(record, record is best)
+        result.add_row(*cells, style="bold" if record is best else None)
     return result
+
+
+def _usual_samples(records: Sequence[Record]) -> int:
+    """The number of samples that most estimates are made of."""
+    (usual, _), *_ = Counter(int(record["settings"]["samples"]) for record in records).most_common(1)
+    return usual
+
+
+def _label(label: str, records: Sequence[Record], usual: int) -> str:
+    """With the number of samples where it is not the usual one, as of an estimator that needs more."""
+    counts = sorted({int(record["settings"]["samples"]) for record in records})
+    return label if counts == [usual] else f"{label}, S = {' or '.join(map(str, counts))}"
 
 
 def legend(records: Sequence[Record]) -> Text:
@@ -112,7 +129,8 @@ def _short(value: float) -> str:
 def markdown(records: Sequence[Record], method: str) -> str:
     """Each estimator of a parameterization on each problem, at the temperature with the lowest RMSE there.
 
-    A cell is RMSE, bias and, where there is one, temperature; the lowest RMSE of a problem is bold.
+    A cell is RMSE, bias and, where there is one, temperature; the lowest RMSE of a problem is bold. An estimator with
+    another S than most has it beside its name.
     """
     found: dict[str, dict[str, Record]] = {}
     for record in records:
@@ -122,6 +140,7 @@ def markdown(records: Sequence[Record], method: str) -> str:
         best = found.setdefault(problem, {})
         if estimator not in best or record["metrics"]["rmse"] < best[estimator]["metrics"]["rmse"]:
             best[estimator] = record
+    usual = _usual_samples([record for best in found.values() for record in best.values()]) if found else 0
     lines = [f"| estimator | {' | '.join(found)} | µs |", "|---" * (len(found) + 2) + "|"]
     least = {problem: min(r["metrics"]["rmse"] for r in best.values()) for problem, best in found.items()}
     for name, entry in ESTIMATORS.items():
@@ -131,7 +150,7 @@ def markdown(records: Sequence[Record], method: str) -> str:
             continue
         cells = [_summary(r, least[problem]) for problem, r in zip(found, its, strict=True)]
         times = [r["metrics"]["microseconds"] for r in there]
-        lines.append(f"| {entry.label} | {' | '.join(cells)} | {_short(max(times))} |")
+        lines.append(f"| {_label(entry.label, there, usual)} | {' | '.join(cells)} | {_short(max(times))} |")
     return "\n".join(lines)
 
 
