@@ -855,6 +855,15 @@ def test_masks_and_temperatures_broadcast_from_the_right_whatever_the_axis_of_th
         F.gumbel_softmax(torch.zeros(2, 4, 3), dim=1, mask=column[:, 0])  # is of the last axis
 
 
-def test_terms_of_impossible_categories_are_refused():
-    with pytest.raises(ValueError, match="logits must be finite"):
-        F.gumbel_softmax_terms(torch.tensor([[0.0, 1.0, -math.inf]]), 0.5)
+def test_terms_of_impossible_categories():
+    logits = torch.tensor([[0.0, 1.0, -math.inf], [0.0, 1.0, 2.0]], requires_grad=True)
+    z, log_q, kl = F.gumbel_softmax_terms(logits, 0.5)
+    assert (z[:, 2] > 0).tolist() == [False, True]
+    torch.testing.assert_close(z.sum(-1), torch.ones(2))
+    assert log_q.tolist() == [math.inf, log_q[1].item()]  # there is mass on a face of the simplex
+    assert kl.isfinite().all()
+    (gradient,) = torch.autograd.grad((z[:, 1] + kl).sum(), logits)
+    assert gradient.isfinite().all()
+    assert gradient[0, 2] == 0
+    hard = F.gumbel_softmax_terms(logits.expand(500, 2, 3), 0.5, hard=True).z.mean(0)
+    torch.testing.assert_close(hard, logits.softmax(-1), rtol=0, atol=0.1)

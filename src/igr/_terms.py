@@ -53,4 +53,5 @@ def exact_differences(a: Tensor, b: Tensor) -> Tensor:
     with torch.no_grad():  # the rounding error of the sum, exactly (Knuth)
         part = total - a
         error = (a - (total - part)) + (b - part)
+        error = torch.where(total.isneginf(), 0.0, error)  # what is forbidden stays so
     return (total - top) + error

@@ -172,7 +172,11 @@ def test_divergence_of_logits_that_forbid_a_part():
     logits[0, :140], logits[1, 250:] = -math.inf, -math.inf
     p, q = logits.double().log_softmax(-1), prior.double().log_softmax(-1)
     expected = torch.where(p > -math.inf, p.exp() * (p - q), 0.0).sum(-1)
-    close(functional.gumbel_softmax_terms(logits, 0.6, prior_logits=prior).kl, expected)
+    found = functional.gumbel_softmax_terms(logits, 0.6, prior_logits=prior)
+    close(found.kl, expected)
+    assert torch.equal(found.z > 0, logits > -math.inf)
+    close(found.z.sum(-1), torch.ones(3))
+    assert found.log_prob.isposinf().tolist() == [True, True, False]
 
 
 def test_a_row_longer_than_any_block():

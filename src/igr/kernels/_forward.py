@@ -79,7 +79,8 @@ def gaussian_kl(mu, sigma, mu0, sigma0, origin, row, column, m_row: tl.constexpr
 def rounding_error(total, a, b):
     """What was lost when a + b was rounded to ``total``, exactly (Knuth)."""
     part = total - a
-    return (a - (total - part)) + (b - part)
+    error = (a - (total - part)) + (b - part)
+    return tl.where(total == float("-inf"), 0.0, error)  # what is forbidden stays so
 
 
 @triton.jit
