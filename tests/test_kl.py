@@ -580,8 +580,9 @@ def test_sticks_below_what_is_rounded_do_not_make_a_divergence_infinite(leftover
     assert abs(estimate - expected) < 5 * error
 
 
-def test_sticks_between_temperatures_have_gradients():
-    tau = torch.tensor(0.4, dtype=DOUBLE, requires_grad=True)
+@pytest.mark.parametrize("tau", [0.4, 0.5])  # another one, and one that is trained apart where they meet
+def test_sticks_between_temperatures_have_gradients(tau):
+    tau = torch.tensor(tau, dtype=DOUBLE, requires_grad=True)
     loc = torch.tensor([0.2, -0.4, 0.1], dtype=DOUBLE, requires_grad=True)
     noise = torch.Generator()
 

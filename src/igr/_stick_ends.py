@@ -60,4 +60,9 @@ def _log_sum(terms: list[tuple[float | Tensor, Tensor]], constant: float | Tenso
     plus, minus = sums
     reached = minus < plus
     lack = torch.where(reached, minus - plus, -1.0)
-    return torch.where(reached, plus + torch.log(-torch.expm1(lack)), -math.inf)
+    found = torch.where(reached, plus + torch.log(-torch.expm1(lack)), -math.inf)
+    for f, x in signed:
+        if f.requires_grad:  # where a factor is zero it has no logarithm, but a derivative
+            slope = (x - found.detach()).clamp(max=80.0).exp()
+            found = found + torch.where(f == 0, f * slope, 0.0)
+    return found
