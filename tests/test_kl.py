@@ -636,3 +636,16 @@ def test_a_number_of_samples_is_an_integer():
     q = igr_i()
     with pytest.raises(TypeError, match=r"num_samples must be an integer, got 100\.0"):
         monte_carlo_kl(q, q, 100.0)  # type: ignore[arg-type]
+
+
+def test_divergences_between_flows_compile():
+    flow = PlanarFlow(4, std=0.7)
+
+    def kl(loc: Tensor) -> Tensor:
+        maps = flow()
+        p, q = (InvertibleGaussian(m, 1.0, 0.5, flow=maps, validate_args=False) for m in (loc, torch.zeros_like(loc)))
+        return p.kl(q)
+
+    loc = torch.randn(5, 3)
+    found = torch.compile(kl, fullgraph=True, backend="aot_eager")(loc)
+    torch.testing.assert_close(found, loc.square().sum(-1) / 2)

@@ -36,7 +36,7 @@ def kl(
         closed, same = _closed(p, p_maps, q, q_maps)
     if same is True:
         return closed
-    everywhere = not p_maps or _bases.is_real(p.support)
+    everywhere = len(p_maps) == 0 or _bases.is_real(p.support)
     infinite = everywhere and _infinite(p_maps, q_maps, q.event_shape)
     known = _either(same, infinite)
     if known is False or (isinstance(known, Tensor) and values_checkable(known) and not bool(known.all())):
@@ -51,7 +51,7 @@ def _closed(
     p: Distribution, p_maps: Sequence[Transform], q: Distribution, q_maps: Sequence[Transform]
 ) -> tuple[Tensor | None, Rows]:
     """The KL of the bases, and the rows in which it is the KL on the simplex because both maps are the same."""
-    if not p_maps or not q_maps or len(p_maps) != len(q_maps):
+    if len(p_maps) != len(q_maps) or len(p_maps) == 0:
         return None, False
     if not all(same_map(a, b) for a, b in zip(p_maps[:-1], q_maps[:-1], strict=True)):
         return None, False
@@ -100,7 +100,7 @@ class _Image(NamedTuple):
 
 
 def _image(maps: Sequence[Transform]) -> _Image:
-    if not maps:
+    if len(maps) == 0:
         return _Image("all")
     *flow, last = maps
     sticks = flow[-1] if flow else None
