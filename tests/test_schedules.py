@@ -323,3 +323,11 @@ def test_suggestion_refuses(arguments, message):
 def test_step_is_for_models():
     with pytest.raises(TypeError, match=r"step counts the schedules of a model, an nn.Module, got an? Adam"):
         igr.schedules.step(torch.optim.Adam([torch.zeros(1, requires_grad=True)]))
+
+
+@pytest.mark.parametrize(
+    "ask", [igr.suggest_temperature, lambda K, **given: igr.measure_temperature(K, "gs", 0.5, **given)]
+)
+def test_a_dtype_is_one_of_torch(ask):
+    with pytest.raises(TypeError, match=r"dtype must be one of torch's, such as torch\.float16, got 'float16'"):
+        ask(10, dtype="float16")

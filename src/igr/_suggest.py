@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -83,7 +83,7 @@ def suggest_temperature(
     """
     _check_targets(num_categories, distance, vanishing, num_samples)
     parameters = _parameters(num_categories, relaxation, loc, scale, logits)
-    draw = _sampler(relaxation, [p.to(dtype) for p in parameters], num_samples, seed)
+    draw = _sampler(relaxation, _in_dtype(parameters, dtype), num_samples, seed)
 
     def measure(tau: float) -> Suggestion:
         return _measure(draw, tau, seed)
@@ -138,7 +138,7 @@ def measure_temperature(
     if not 0 < temperature < math.inf:
         raise ValueError(f"temperature must be positive and finite, got {temperature}")
     parameters = _parameters(num_categories, relaxation, loc, scale, logits)
-    return _measure(_sampler(relaxation, [p.to(dtype) for p in parameters], num_samples, seed), temperature, seed)
+    return _measure(_sampler(relaxation, _in_dtype(parameters, dtype), num_samples, seed), temperature, seed)
 
 
 def _check_sizes(K: int, num_samples: int) -> None:
@@ -177,6 +177,12 @@ def _parameters(
         else:  # P(all below zero) = 1/K, and all others share the rest
             loc = -sigma * torch.special.ndtri(unit * K ** (-1 / (K - 1)))
     return functional.location_scale(_of_size(K - 1, "loc", loc).detach(), sigma)
+
+
+def _in_dtype(parameters: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"dtype must be one of torch's, such as torch.float16, got {describe(dtype)}")
+    return [p.to(dtype) for p in parameters]
 
 
 def _of_size(size: int, name: str, value: Tensor) -> Tensor:
