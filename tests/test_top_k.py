@@ -280,7 +280,7 @@ def test_uniform_scores_share_evenly():
 def test_too_few_possible_categories_are_refused(mask):
     logits = torch.tensor([[0.0, 1.0, 2.0], [0.0, 1.0, float("-inf")]])
     allowed = 2 if mask is None else 1
-    with pytest.raises(ValueError, match=f"{allowed} categories of some row have a logit above -inf"):
+    with pytest.raises(ValueError, match=f"{allowed} categories of some row are allowed and have a logit above -inf"):
         gumbel_top_k(logits, allowed + 1, 0.5, mask=mask)
     z = gumbel_top_k(logits, allowed, 0.5, mask=mask)
     torch.testing.assert_close(z.sum(-1), torch.full((2,), float(allowed)))

@@ -106,7 +106,8 @@ def gumbel_top_k(
         Shape ``(*, K)``, rows sum to k.
 
     Raises:
-        ValueError: a k that is not from 1 to K, a mask that allows fewer, a temperature that is not positive.
+        ValueError: a k that is not from 1 to K, a mask that allows fewer, a temperature that is not positive, or, on
+            the CPU, fewer logits above :math:`-\infty`.
 
     Example:
         >>> z = gumbel_top_k(torch.zeros(5, 10), k=3, tau=0.5)
@@ -189,4 +190,6 @@ def _check_k(k: object, scores: Tensor, mask: Tensor | None) -> None:
     if scores.device.type == "cpu" and values_checkable(scores):  # a look elsewhere would wait for the device
         possible = ~scores.isneginf() if mask is None else ~scores.isneginf() & mask
         if scores.numel() and (fewest := int(possible.sum(-1).min())) < k:
-            raise ValueError(f"{fewest} categories of some row have a logit above -inf, got k = {k}")
+            raise ValueError(
+                f"{fewest} categories of some row are allowed and have a logit above -inf, got k = {k}; ask for fewer"
+            )

@@ -62,6 +62,14 @@ def test_every_table_of_trained_models_has_curves(library):
         assert bool(names) == bool(library.cells(shown))
         for name in names:
             assert library.bands(shown, name)
+    beyond = next(
+        shown
+        for shown in library.tables
+        if "igr-i+discrete" in {c.spec.rpartition("/")[2] for c in library.cells(shown)}
+    )
+    assert "elbo_continuous" not in library.curves(
+        beyond
+    )  # which is in records, but of models that nothing trained by it
 
 
 @pytest.mark.parametrize("made", [True, False], ids=["empty", "missing"])

@@ -101,8 +101,7 @@ class Library:
 
     def curves(self, shown: Shown) -> list[str]:
         """The names of curves, of :data:`COURSES`, that some of a table's cells have."""
-        there = {name for cell in self.cells(shown) for record in cell.records for name in record.get("curves", ())}
-        return [name for name in COURSES if name in there]
+        return [name for name in COURSES if self.bands(shown, name)]
 
     def bands(self, shown: Shown, name: str) -> list[Band]:
         """A curve of every cell that has it: over the seeds of the configuration that its first criterion chose."""

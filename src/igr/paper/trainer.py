@@ -177,14 +177,16 @@ class Trainer(ABC):
 
     def _fuses(self) -> bool:
         """Whether layers are kernels that leave factors of their gradients, which cannot be differentiated again."""
-        twice = getattr(self.cell, "estimator", None) in DIFFERENTIATED_TWICE
-        return self.dtype == torch.float32 and not twice and kernels.usable(self.total)
+        return self._has_kernels and getattr(self.cell, "estimator", None) not in DIFFERENTIATED_TWICE
+
+    @property
+    def _has_kernels(self) -> bool:
+        return self.dtype == torch.float32 and kernels.usable(self.total)
 
     @property
     def products(self) -> str:
         """The precision of matrix products in training, by kernels of ours or torch's own."""
-        lower = self.dtype == torch.float32 and kernels.usable(self.total)
-        return self.precision if lower else str(self.dtype).removeprefix("torch.")
+        return self.precision if self._has_kernels else str(self.dtype).removeprefix("torch.")
 
     def _take_step(self) -> None:
         self.optimizer.set_rate(self.cell.learning_rate_at(self.epoch * self.steps + self.step))

@@ -130,8 +130,7 @@ def failed(line: Line) -> Entry:
 
 def minutes(line: Line) -> Entry:
     """How long it took to train all members, and to evaluate them."""
-    spent = (None,) if line.cell is None else seconds(line.cell)
-    if line.cell is None or None in spent:
+    if line.cell is None or None in (spent := seconds(line.cell)):
         return Entry(ABSENT)
     beside = f", {n} cells at once" if (n := at_once(line.cell)) > 1 else ""
     return Entry(f"{sum(filter(None, spent)) / 60:.1f}{beside}")

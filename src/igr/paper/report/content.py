@@ -141,8 +141,7 @@ def _continuous_elbo(cells: Sequence[Cell]) -> Iterator[Image]:
         "at the τ that the discrete ELBO has chosen; mean ± standard deviation over seeds. Diamonds: the test split, "
         "after training. The first epochs may lie below the frame."
     )
-    relaxed = [cell for cell in cells if cell.settings.get("objective") != "discrete"]  # which no relaxed one trains
-    yield from charts.course(relaxed, CONTINUOUS, "ELBO of the relaxed model", words)
+    yield from charts.course(cells, CONTINUOUS, "ELBO of the relaxed model", words)
 
 
 def _untempered(cells: Sequence[Cell]) -> str:

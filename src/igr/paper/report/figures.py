@@ -96,11 +96,13 @@ def has_course(cell: Cell, course: Course) -> bool:
 
 def curve_of(cell: Cell, course: Course, name: str) -> Curve | None:
     """Over the seeds of the chosen configuration, at the epochs that all of them have."""
+    if name == CONTINUOUS.name and cell.settings.get("objective") == "discrete":  # what was measured, nothing trained
+        return None
     chosen = cell.chosen(course.criterion)
     pairs = []
     for record in cell.finished(chosen) if chosen is not None else ():
         curves = record.get("curves", {})
-        if name in curves:  # a model without a relaxed prior has no continuous ELBO
+        if name in curves:
             points = zip(curves["epoch"], curves[name], strict=True)
             pairs.append({epoch: value for epoch, value in points if value is not None})
     epochs = sorted(set.intersection(*map(set, pairs))) if pairs else []

@@ -20,7 +20,7 @@ def run_times(cells: Sequence[Cell]) -> Table:
     words = ("cell", "images", "protocol", "device")
     numbers = ("members", "epochs", "training|seconds", "per member and epoch|milliseconds", "evaluation|seconds")
     head = tuple(map(heading, (*words, *numbers, "cells at once")))
-    note = "Where several cells shared a device, each took longer than alone, and all together less."
+    note = "Where several cells shared a device, each took longer than alone: these times are not to be compared."
     notes = (note,) if any(at_once(cell) > 1 for cell in cells) else ()
     return Table("Wall-clock time of each cell", head, tuple(map(_times, cells)), len(words), notes)
 
