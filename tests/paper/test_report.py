@@ -23,7 +23,7 @@ from igr.paper import approximate_table
 from igr.paper.methods import METHODS
 from igr.paper.records import read
 from igr.paper.report import ReportError, build, collect, terminal_table
-from igr.paper.report.figures import CONTINUOUS, TAU, against, over_epochs
+from igr.paper.report.figures import CONTINUOUS, DISCRETE, TAU, against, over_epochs
 from igr.paper.specs import SPECS
 
 APPROXIMATIONS = Path(__file__).parents[2] / "results" / "ours" / "approximate"
@@ -473,7 +473,8 @@ def test_relax_stands_beside_the_rows_of_table_1(tmp_path):
         "GS + RELAX": "−83.41 ± 1.11"
     }
     plain, _, _, _, first, second = found
-    assert list(plain) == [name for name in page.rows(LINEAR)[0] if name != "Δ to the paper"]  # the columns of Table 1
+    columns = [name for name in plain if name != "discrete ELBO train"]
+    assert columns == [name for name in page.rows(LINEAR)[0] if name != "Δ to the paper"]  # those of Table 1
     assert plain["bound m = 1000"] == first["bound m = 1000"] == mean_sd(TEST_BOUND[0.1])
     assert (first["τ"], second["τ"]) == ("0.1", "0.5")
     assert second[S1000] == mean_sd(PUBLISHED[0.5])
@@ -790,6 +791,39 @@ def test_models_trained_on_the_discrete_bound_have_no_figure_of_the_continuous_o
     assert "Continuous ELBO" in Page(made(tmp_path / "relaxed", cell()).html).text
     rows = [each | {"settings": each["settings"] | {"objective": "discrete"}} for each in cell()]
     assert "Continuous ELBO" not in Page(made(tmp_path / "discrete", rows).html).text
+
+
+def discrete_cell():
+    """Trained on the discrete bound, with its curves."""
+    epochs = [1, 10, 100, 200, 300]
+    for row in cell("beyond/mnist/linear/igr-i+discrete"):
+        elbo = row["metrics"]["validation"]["elbo_discrete"]
+        bound, loss = ([sign * elbo - more / each for each in epochs] for sign, more in ((1, 90), (-1, -200)))
+        yield row | {"curves": {"epoch": epochs, "elbo_discrete": bound, "train_loss": loss}}
+
+
+def test_models_trained_on_the_discrete_bound_have_curves_of_it_beside_the_training_objective(tmp_path):
+    report = made(tmp_path, rows := list(discrete_cell()))
+    assert {path.name for path in report.figures} == {
+        f"{name}-beyond-mnist-linear-honest.svg" for name in ("discrete-elbo", "temperature")
+    }
+    page = Page(report.html)
+    assert "Discrete ELBO in training" in page.text
+    assert "protocol honest: discrete ELBO, one sample for each image, on the validation split" in page.text
+    [axes] = over_epochs(collect([write(tmp_path / "again", rows)]).cells, DISCRETE).axes
+    (_, held_out), (_, trained) = lines_of(axes)
+    epochs, best = np.array([1, 10, 100, 200, 300]), np.mean(ELBO[0.1])
+    np.testing.assert_allclose(held_out, np.stack([epochs, best - 90 / epochs], -1))
+    np.testing.assert_allclose(trained, np.stack([epochs, best - 200 / epochs], -1))
+    [test] = [line.get_xydata()[0, 1] for line in axes.lines if line.get_marker() == "D"]
+    assert test == pytest.approx(np.mean(TEST_ELBO[0.1]))
+
+
+def test_tables_of_estimators_have_training_images_beside_test_images(tmp_path):
+    rows = estimated_cell("beyond/mnist/linear/igr-i+rloo")
+    [row] = Page(made(tmp_path, rows).html).rows("Beyond the paper: MNIST, linear")
+    assert row["discrete ELBO train"] == mean_sd([elbo + 1 for elbo in ELBO[0.1]])
+    assert row["discrete ELBO train"] != row["discrete ELBO test"]
 
 
 def test_run_times_and_environment(tmp_path):

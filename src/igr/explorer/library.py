@@ -19,6 +19,7 @@ __all__ = ["COURSES", "Library", "Shown"]
 
 COURSES = {  # what curves of records are called, those first that are shown first
     "elbo_continuous": "continuous ELBO (nats)",
+    "elbo_discrete": "discrete ELBO (nats)",
     "log_likelihood_10": "log-likelihood by 10 discrete samples (nats)",
     "elbo": "joint bound (nats)",
     "train_loss": "training objective (nats; less is better)",

@@ -12,11 +12,10 @@ from torch import Tensor
 
 from igr.paper import assess
 from igr.paper.estimated import estimated_loss
-from igr.paper.evaluate import elbo_continuous
 from igr.paper.measure import Job, Pictures
 from igr.paper.models import EnsembleVae
 from igr.paper.noise import draw
-from igr.paper.objectives import objective, relaxed_terms
+from igr.paper.objectives import discrete_terms, objective, relaxed_terms
 from igr.paper.priors import prior_of
 from igr.paper.streams import generator_of
 from igr.paper.trainer import ROWS, Trainer
@@ -66,9 +65,7 @@ class Ensemble(Trainer):
 
     @torch.no_grad()
     def held_out(self, images: Tensor) -> dict[str, Tensor]:
-        """The continuous evidence bound of every member, with one sample for each image."""
-        if not self.has_relaxed_bound:
-            return {}
+        """The evidence bound of every member, continuous or discrete as its KL is, with one sample for each image."""
         total = torch.zeros(len(self.members), dtype=torch.float64, device=self.device)
         size = max(1, ROWS[self.device.type] // len(self.members))
         generators = [generator_of(seed, "held-out", self.epoch, device=self.device) for seed in self.cell.seeds]
@@ -76,9 +73,14 @@ class Ensemble(Trainer):
             x = self.pixels(images[start : start + size]).expand(len(self.members), -1, -1)
             shape = (1, x.shape[1], *self.vae.noise_shape)
             noise = torch.stack([self.draw_noise(shape, each) for each in generators], 1)  # (1, R, B, N, K)
-            terms = relaxed_terms(self.vae, x, self.tau, self.prior, noise.index_select(1, self._owner))
-            total += elbo_continuous(*terms).sum(-1)
-        return {"elbo_continuous": (total / len(images)).cpu()}
+            log_px, kl = self._terms(x, noise.index_select(1, self._owner))
+            total += (log_px.double() - kl.double()).sum((0, -1))
+        return {"elbo_continuous" if self.has_relaxed_bound else "elbo_discrete": (total / len(images)).cpu()}
+
+    def _terms(self, x: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        if self.has_relaxed_bound:
+            return relaxed_terms(self.vae, x, self.tau, self.prior, noise)
+        return discrete_terms(self.vae, x, self.tau, noise)
 
     def jobs(self, rows: Sequence[int], images: Images, split: str, budget: Any, full: bool) -> list[Job]:
         return assess.jobs(self, rows, images, split, budget, full)

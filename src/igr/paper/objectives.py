@@ -29,7 +29,7 @@ Flow = list[tuple[Tensor, ...]]
 
 NODES = 64  # of Proposition 2 in training, at every step; metrics use all that it takes
 
-__all__ = ["gaussian_log_probs", "objective", "posterior", "relaxed_terms"]
+__all__ = ["discrete_terms", "gaussian_log_probs", "objective", "posterior", "relaxed_terms"]
 
 
 class Draw(NamedTuple):
@@ -69,8 +69,7 @@ def _sample_and_kl(
     sample = _draw(cell, parameters, flow, tau, noise)
     z = sample.z
     if cell.forward == "hard":
-        harden = functional.one_hot_argmax if cell.method == "gs" else functional.harden
-        z = functional.straight_through(harden(sample.scores), z)
+        z = functional.straight_through(_hard(cell, sample), z)
     if cell.objective == "discrete":
         return z, discrete_kl(cell.method, parameters)
     closed = None
@@ -92,6 +91,13 @@ def relaxed_terms(vae: EnsembleVae, x: Tensor, tau: Tensor, prior: Prior, noise:
     closed = closed_form_kl(cell.method, parameters, prior)
     ratio = log_ratio(cell, parameters, tau, prior, noise, sample) if closed is None else closed.unsqueeze(0)
     return vae.log_px(x, sample.z), ratio
+
+
+def discrete_terms(vae: EnsembleVae, x: Tensor, tau: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """log p(x | D) of hard samples, ``(S, E, B)``, and the divergence of their categoricals, ``(1, E, B)``."""
+    cell, parameters = vae.cell, vae.encode(x)
+    sample = _draw(cell, parameters, vae.flow, tau, noise)
+    return vae.log_px(x, _hard(cell, sample)), discrete_kl(cell.method, parameters).unsqueeze(0)
 
 
 def posterior(vae: EnsembleVae, x: Tensor, tau: Tensor) -> Relaxation:
@@ -179,6 +185,11 @@ def _draw(cell: Vae, parameters: Tensors, flow: Flow, tau: Tensor, noise: Tensor
     scores, ladj = _mapped(cell, y, flow)
     z = log_softmax(F.pad(scores / tau, (0, 1))).exp()  # the softmax++ of equation 15, with δ = 1
     return Draw(z, scores, y, ladj)
+
+
+def _hard(cell: Vae, sample: Draw) -> Tensor:
+    """The one-hot sample that a relaxed one is of."""
+    return (functional.one_hot_argmax if cell.method == "gs" else functional.harden)(sample.scores)
 
 
 def _mapped(cell: Vae, y: Tensor, flow: Flow) -> tuple[Tensor, Tensor | float]:

@@ -30,9 +30,9 @@ DISCRETE_MILLISECONDS = {"igr-i": 0.3, "gs": 0.0}  # more, where the KL is the d
 ESTIMATOR_MILLISECONDS = {  # more, of any step and for a sample, by the estimator, with the discrete KL
     "reinmax": {"igr-i": (0.25, 0.43), "gs": (0.25, 0.0)},
     "gapst": {"igr-i": (0.25, 0.35), "gs": (0.25, 0.05)},
-    "rao": {"igr-i": (0.25, 8.6), "gs": (0.25, 0.9)},
+    "rao": {"igr-i": (0.25, 1.1), "gs": (0.25, 0.8)},
     "rloo": {"igr-i": (0.2, 0.13), "gs": (0.15, 0.0)},
-    "relax": {"igr-i": (0.35, 4.7), "gs": (0.35, 2.5)},  # the conditional path in every step
+    "relax": {"igr-i": (1.15, 1.1), "gs": (0.85, 0.6)},  # the conditional path in every step
     "uspg": {"igr-i": (0.35, 4.9), "gs": (0.35, 4.9)},
 }
 FLOW_MILLISECONDS = 0.22  # more, where the prior has a flow to invert

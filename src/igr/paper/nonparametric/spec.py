@@ -14,7 +14,7 @@ __all__ = ["COMPONENTS", "Mixture", "num_used"]
 
 COMPONENTS = (7, 9, 11, 13, 15, 17)  # K of DLDPMM, as in the paper
 NEGLIGIBLE = 0.01  # of the mass over all images: what a component must have to count as used
-STEP_MILLISECONDS = (0.7, 0.75)  # on one H200: of any step, and more for 5 members with 20 components
+STEP_MILLISECONDS = (0.37, 0.23)  # on one H200: of any step, and more for 5 members with 20 components
 
 
 @dataclass(frozen=True)

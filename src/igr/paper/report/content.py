@@ -123,25 +123,34 @@ def _other_protocols(cells: Sequence[Cell]) -> Iterator[Section]:
 
 
 def _figures(cells: Sequence[Cell]) -> Iterator[Section]:
-    elbos: list[Image] = []
+    relaxed: list[Image] = []
+    discrete: list[Image] = []
     temperatures: list[Image] = []
     for some in charts.by_place(cells):
-        elbos.extend(_continuous_elbo(some))
+        relaxed.extend(_elbos(some, "continuous"))
+        discrete.extend(_elbos([cell for cell in some if cell.settings.get("objective") == "discrete"], "discrete"))
         temperatures.append(charts.choices(some, "τ", "discrete ELBO and bound", _untempered(some)))
-    if elbos:
-        yield Section("Continuous ELBO", tuple(elbos))
+    if relaxed:
+        yield Section("Continuous ELBO", tuple(relaxed))
+    if discrete:
+        yield Section("Discrete ELBO in training", tuple(discrete))
     if temperatures:
         yield Section("Temperatures", tuple(temperatures))
 
 
-def _continuous_elbo(cells: Sequence[Cell]) -> Iterator[Image]:
-    from igr.paper.report.figures import CONTINUOUS
+def _elbos(cells: Sequence[Cell], kind: str) -> Iterator[Image]:
+    """The bound that is trained, relaxed or discrete, against epochs."""
+    from igr.paper.report.figures import CONTINUOUS, DISCRETE
 
     words = (
         "at the τ that the discrete ELBO has chosen; mean ± standard deviation over seeds. Diamonds: the test split, "
         "after training. The first epochs may lie below the frame."
     )
-    yield from charts.course(cells, CONTINUOUS, "ELBO of the relaxed model", words)
+    if kind == "continuous":
+        yield from charts.course(cells, CONTINUOUS, "ELBO of the relaxed model", words)
+    else:
+        dotted = " Dotted: the training objective, of training images, and with the discrete KL alone of relaxed samples."
+        yield from charts.course(cells, DISCRETE, "discrete ELBO, one sample for each image,", words + dotted)
 
 
 def _untempered(cells: Sequence[Cell]) -> str:

@@ -20,6 +20,7 @@ from igr.paper.style import INK, STYLE
 
 __all__ = [
     "CONTINUOUS",
+    "DISCRETE",
     "SIZE",
     "TAU",
     "Axis",
@@ -50,6 +51,7 @@ class Course(NamedTuple):
 
 
 CONTINUOUS = Course("elbo_continuous", "continuous ELBO", "elbo_discrete", "elbo_continuous")
+DISCRETE = Course("elbo_discrete", "discrete ELBO", "elbo_discrete", "elbo_discrete", training=True)
 
 
 def over_epochs(cells: Sequence[Cell], course: Course) -> Figure:
