@@ -132,6 +132,14 @@ def test_step_profile(monkeypatch):
     }
 
 
+def test_layer_tiles():
+    lines = quick("layer_tiles.py")
+    if not torch.cuda.is_available():
+        assert lines[-1] == "There is no CUDA device here: nothing to measure."
+        return
+    assert sum(line.endswith("in use") for line in lines) == 3
+
+
 def test_the_page_on_speed_has_the_numbers_of_results(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     import performance_page

@@ -149,7 +149,7 @@ def _elbos(cells: Sequence[Cell], kind: str) -> Iterator[Image]:
     if kind == "continuous":
         yield from charts.course(cells, CONTINUOUS, "ELBO of the relaxed model", words)
     else:
-        dotted = " Dotted: the training objective, of training images, and with the discrete KL alone of relaxed samples."
+        dotted = " Dotted: the training objective, on training images; with the discrete KL alone, of relaxed samples."
         yield from charts.course(cells, DISCRETE, "discrete ELBO, one sample for each image,", words + dotted)
 
 
