@@ -113,6 +113,15 @@ def test_stops_and_goes_on_bit_for_bit(tmp_path):
     assert lasting(answers[-1]) == lasting(whole)
 
 
+def test_records_say_that_a_device_was_shared_at_some_time(tmp_path):
+    cell = SPECS["table1/mnist/linear/igr-i"].shortened()
+    assert run(cell, tmp_path, lambda: True, sharing=3)[0] is None
+    found, _ = run(cell, tmp_path)
+    assert {record["jobs"] for record in found} == {3}
+    alone, _ = run(cell, tmp_path / "alone")
+    assert {record["jobs"] for record in alone} == {1}
+
+
 def test_records_that_are_there_are_not_made_again(tmp_path):
     cell = SPECS["table1/mnist/linear/gs"].shortened()
     first, _ = run(cell, tmp_path)

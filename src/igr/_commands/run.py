@@ -70,6 +70,9 @@ def add(app: "typer.Typer") -> None:
         commit: Annotated[
             str | None, typer.Option(help="The commit to record, where igr runs from a copy without its history.")
         ] = None,
+        sharing: Annotated[
+            int, typer.Option(help="How many runs share the device, to be recorded beside what this one takes.", min=1)
+        ] = 1,
         fresh: Annotated[bool, typer.Option("--fresh", help="Do again what is in the records or half done.")] = False,
     ) -> None:
         """Train the cells of the paper's tables; choose, evaluate and record.
@@ -116,6 +119,7 @@ def add(app: "typer.Typer") -> None:
                 checkpoint_minutes=checkpoint_every,
                 fresh=fresh,
                 commit=commit,
+                sharing=sharing,
             )
             events = _events(tensorboard) if tensorboard else None
             run_all = stack.enter_context(_on_ray(address, device)) if engine == "ray" else None

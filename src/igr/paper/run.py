@@ -59,6 +59,8 @@ class Options:
     """The commit that the code is of, where the code cannot ask git itself."""
     smoke_images: int | None = 300
     """How many of the images that come with the package a cell that is cut short trains on; all if None."""
+    sharing: int = 1
+    """How many runs share the device, as far as the one who starts them knows."""
     budget: Budget | None = None
     """What to spend on metrics; by default what the cell asks for."""
 
@@ -178,6 +180,7 @@ class _Work:
             if numbers["notes"]["fresh"] or not options.fresh:  # one that was begun with --fresh is gone on with
                 self.ensemble.load(tensors, numbers)
                 self.notes = numbers["notes"]
+        self.notes["jobs"] = max(options.sharing, self.notes.get("jobs", 1))
         if (tree := records.tree()) not in self.notes["trees"]:
             self.notes["trees"].append(tree)
 
@@ -330,6 +333,7 @@ class _Work:
             "members": len(self.ensemble.members),
             "seconds": round(seconds["training"], 3),
             "seconds_evaluation": round(seconds["evaluation"], 3),
+            "jobs": self.notes["jobs"],
             "products": self.ensemble.products,
             "commit": source.commit,
             "dirty": source.dirty,
