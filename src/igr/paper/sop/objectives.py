@@ -66,24 +66,27 @@ def sample_units(model: EnsembleCompletion, upper: Tensor, tau: Tensor | None, n
     units = upper
     for layer, eps in enumerate(noise):
         said = model.say(layer, units)
-        if model.cell.method == "igr-planar":  # what is compiled has wrong gradients: see the VAEs' objective
-            units = _units(model.cell, said, _planar(model, layer, eps), eps, tau)
-        else:
-            units = fast(_units, eps)(model.cell, said, flow(model, layer), eps, tau)
+        units = fast(_units, eps)(model.cell, said, _planar(model, layer), eps, tau)
     return units
 
 
-def _planar(model: EnsembleCompletion, layer: int, like: Tensor) -> Maps:
-    """The planar maps of a layer, which on CUDA and in float32 are one, a kernel."""
-    if like.dtype != torch.float32 or not kernels.usable(like):
-        return flow(model, layer)
-    from igr.paper.planar_kernels import planar_flow
-
-    return [lambda y: planar_flow(y, model.u[layer], model.w[layer], model.b[layer])[0]]
+def _planar(model: EnsembleCompletion, layer: int) -> tuple[Tensor, ...]:
+    """u, w and b of a layer's planar maps, ``(maps, E, 1, N, ...)``, if there are any."""
+    return (model.u[layer], model.w[layer], model.b[layer]) if model.cell.method == "igr-planar" else ()
 
 
-def _units(cell: Completion, said: Tensor, maps: Maps, eps: Tensor, tau: Tensor | None) -> Tensor:
-    """A layer of units, ``(*, E, B, N)``, from what the network says."""
+def _units(cell: Completion, said: Tensor, planar: tuple[Tensor, ...], eps: Tensor, tau: Tensor | None) -> Tensor:
+    """A layer of units, ``(*, E, B, N)``, from what the network says.
+
+    On CUDA planar maps are a kernel: what is compiled has wrong gradients of them, see the VAEs' objective.
+    """
+    maps: Maps
+    if planar and kernels.usable(eps):
+        from igr.paper.planar_kernels import planar_flow
+
+        maps = [lambda y: planar_flow(y, *planar)[0]]
+    else:
+        maps = _maps(cell.method, planar)
     s = scores(cell.method, parameters_of(said, eps.shape[-2], cell.scale), maps, eps)
     return hard_units(s) if tau is None else relaxed_units(s, tau)
 
@@ -115,13 +118,15 @@ def hard_units(s: Tensor) -> Tensor:
 
 
 def flow(model: EnsembleCompletion, layer: int) -> list[StickBreaking | Planar]:
-    """What comes between the Gaussian and the softmax++; both categories of IGR-SB can be reached."""
-    if model.cell.method == "igr-sb":
+    """What comes between the Gaussian and the softmax++ in a layer."""
+    return _maps(model.cell.method, _planar(model, layer))
+
+
+def _maps(method: str, planar: tuple[Tensor, ...]) -> list[StickBreaking | Planar]:
+    """The maps one after another; both categories of IGR-SB can be reached."""
+    if method == "igr-sb":
         return [StickBreaking(leftover=True)]
-    if model.cell.method == "igr-planar":
-        parameters = zip(model.u[layer], model.w[layer], model.b[layer], strict=True)
-        return [Planar(u, w, b, validate_args=False) for u, w, b in parameters]
-    return []
+    return [Planar(u, w, b, validate_args=False) for u, w, b in zip(*planar, strict=True)]
 
 
 def draw_noise(
