@@ -161,9 +161,10 @@ def sample_conditional_gumbel(logits: Tensor, one_hot: Tensor, *, generator: tor
     category = _category(one_hot, logits.shape[-1])
     rows = broadcast(logits=torch.Size((*logits.shape[:-1], 1)), one_hot=category)
     with torch.no_grad():
+        total = log_alpha.logsumexp(-1, keepdim=True)
         log_alpha = log_alpha.expand(rows[:-1] + logits.shape[-1:])
         noise = gumbel_noise(log_alpha, generator)  # -log E
-        top = log_alpha.logsumexp(-1, keepdim=True) + gumbel_noise(log_alpha[..., :1], generator)
+        top = total + gumbel_noise(log_alpha[..., :1], generator)
         others = -torch.logaddexp(-noise - log_alpha, -top)
         x = _settle(top.to(logits.dtype), others.to(logits.dtype), _is_category(others, category))
     return conditional_path_gumbel(logits, x)
