@@ -9,6 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 import igr
+from igr._commands.common import show
 from igr.cli import build_app
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -31,6 +32,20 @@ def test_help_lists_commands():
     assert result.exit_code == 0
     for words in ("demo", "list", "run", "report", "data", "approximate", "lab", "bench", "explore", "--version"):
         assert words in result.output
+
+
+@pytest.mark.parametrize("columns", [40, 200])
+def test_tables_are_as_wide_as_they_are(monkeypatch, capsys, columns):
+    from rich.table import Table
+
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    table = Table(*(f"column {i}" for i in range(9)), box=None)
+    table.add_row(*(f"−123.4{i} ± 0.12" for i in range(9)))
+    show(table, "words " * 20)
+    lines = capsys.readouterr().out.splitlines()
+    assert [word.strip() for word in lines[1].split("  ") if word.strip()] == [f"−123.4{i} ± 0.12" for i in range(9)]
+    assert max(len(line) for line in lines[2:]) <= columns
 
 
 def test_demo_help_lists_options():
@@ -77,7 +92,7 @@ def test_demo_writes_pictures_and_a_report_and_says_where(tmp_path):
     assert [first, second] == [f"The picture is in {picture}" for picture in pictures]
     assert last == f"The report is in {out / 'report.html'}"
     assert [line.split()[0] for line in table if line.startswith("  ")][::2] == ["IGR-I", "IGR-Planar", "IGR-SB", "GS"]
-    assert result.stderr == ""  # no progress bar where there is no terminal
+    assert all(line.startswith("igr: ") for line in result.stderr.splitlines())  # no bar where there is no terminal
     expected = {"simplex.png", "poisson.png", "records.jsonl", "report.html", "report.md", "figures", "table1"}
     assert {file.name for file in out.iterdir()} - {"checkpoints"} == expected
     for picture in pictures:

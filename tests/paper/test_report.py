@@ -324,6 +324,10 @@ def test_annealing_that_contradicts_the_bound_is_pointed_out(tmp_path):
         f"IGR-I + SL at τ = 0.5 is above IGR-I at τ = 0.25 by 4.00 ± {sd:.2f} according to AIS, which is to be "
         "believed, and below it by 1.50 according to the bound on the same images."
     ) in text
+    short = Page(made(tmp_path / "short", [row | {"smoke": True} for row in rows]).html)
+    assert BELIEVED not in short.text  # nor is it compared with the paper
+    assert "Differences to the paper" in text
+    assert "Differences to the paper" not in short.text
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from igr.cli import build_app
 from igr.paper import checkpoint, records
 from igr.paper.data import DataError
 from igr.paper.ensemble import Ensemble
 from igr.paper.run import Options, _Work, run_cell
 from igr.paper.select import Configuration
 from igr.paper.specs import SPECS, Vae
+from igr.paper.store import Folder
 
 CPU = torch.device("cpu")
 CELLS = [spec for spec in SPECS.values() if isinstance(spec, Vae)]
@@ -111,6 +114,19 @@ def test_stops_and_goes_on_bit_for_bit(tmp_path):
     assert len(answers) > 2
     assert any(step > 0 for _, step in states)  # in the middle of an epoch
     assert lasting(answers[-1]) == lasting(whole)
+
+
+def test_records_of_which_some_are_lost_are_made_again_as_a_whole(tmp_path):
+    cell = SPECS["table1/mnist/linear/igr-i"].shortened()
+    first, _ = run(cell, tmp_path)
+    path = tmp_path / "out" / cell.id / "records.jsonl"
+    path.write_bytes(path.read_bytes()[:-200])  # the last line is torn
+    assert len(records.read(path)) == len(first) - 1
+    again, _ = run(cell, tmp_path)
+    assert lasting(again) == lasting(first)
+    assert records.read(path) == again
+    with pytest.raises(records.DuplicateError, match="another run wrote it"):
+        Folder(tmp_path / "out", replace=False).add(cell.id, again, {})
 
 
 def test_records_say_that_a_device_was_shared_at_some_time(tmp_path):
@@ -306,9 +322,47 @@ def test_derived_specs_run_what_they_are_read_from_and_approximations_are_fitted
         text=True,
     )
     assert result.returncode == 0, result.stderr
-    assert result.stderr == ""
+    lines = result.stderr.splitlines()  # of the cell alone: a fit has a bar where there is a terminal
+    assert all(line.startswith("igr: 1/1 table1/mnist/linear/igr-i, epoch ") for line in lines)
+    assert [line.split(": ")[2].split(",")[0] for line in lines] == [
+        "training",
+        *(f"{split} images 0 %" for split in ("train", "validation", "test")),
+        "done",
+    ]
     found = {record["spec"] for file in out.rglob("*.jsonl") for record in records.read(file)}
     assert found == {"table1/mnist/linear/igr-i", "approximate/uniform/gs"}
+
+
+@pytest.mark.parametrize("asked", ["interrupt", "time"])
+def test_approximations_stop_when_asked_to(tmp_path, asked):
+    arguments = ["approximate/uniform/igr-i", "approximate/poisson/igr-sb", "--out", str(tmp_path)]
+    arguments += ["--max-minutes", "0.05"] if asked == "time" else []
+    process = subprocess.Popen(
+        [sys.executable, "-m", "igr", "run", *arguments], env=environment(), stderr=subprocess.PIPE, text=True
+    )
+    if asked == "interrupt":
+        while not (tmp_path / "approximate" / "records.jsonl").exists():  # of the first fit
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == (130 if asked == "interrupt" else 0)
+    assert "the same command goes on from here" in stderr
+    found = {record["spec"] for record in records.read(tmp_path / "approximate" / "records.jsonl")}
+    assert found <= {"approximate/uniform/igr-i"}
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--out", "out"), ("--checkpoints", "checkpoints"), ("--log-json", "log.jsonl")]
+)
+def test_what_cannot_be_written_is_the_fault_of_its_option(tmp_path, monkeypatch, option, value):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    result = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}).invoke(
+        build_app(), [*COMMAND, option, f"file/{value}"]
+    )
+    assert result.exit_code == 2
+    assert f"Invalid value for {option}: cannot write file" in result.output
 
 
 def test_derived_specs_are_there_with_these_seeds_only(tmp_path, monkeypatch, capsys):

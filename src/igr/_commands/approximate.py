@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from igr._commands.common import device as device_of
-from igr._commands.common import needs, progress, until_interrupted, writing
+from igr._commands.common import needs, progress, show, until_interrupted, writing
 
 if TYPE_CHECKING:
     import torch
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 def add(app: "typer.Typer") -> None:
     import typer
-    from rich.console import Console
 
     from igr.paper.targets import TARGETS
 
@@ -64,9 +63,8 @@ def add(app: "typer.Typer") -> None:
             settings, total = settings.shortened() if smoke else settings, ticks(name, exact)
             report("starting", total)
             tables = fit(name, settings, where, out, lambda words, n: report(words, total, n), exact=exact, fresh=fresh)
-        console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
         for each, rows in zip(name, tables, strict=True):
-            console.print(rows)
+            show(rows)
             typer.echo(f"The picture is in {out / each}.png\n")
         typer.echo(f"The records are in {out / 'records.jsonl'}")
 

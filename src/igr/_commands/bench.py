@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from igr._commands.common import device as device_of
-from igr._commands.common import needs, progress, until_interrupted, writing
+from igr._commands.common import needs, progress, show, until_interrupted, writing
 
 if TYPE_CHECKING:
     import torch
@@ -100,7 +100,6 @@ def _about(device: "torch.device", dtype: str) -> str:
 
 
 def _show(shape: tuple[int, int], times: "Sequence[Timing]") -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table("forward and backward", title=f"{shape[0]:,} rows of {shape[1]:,} categories", title_justify="left")
@@ -108,4 +107,4 @@ def _show(shape: tuple[int, int], times: "Sequence[Timing]") -> None:
         table.add_column(head, justify="right")
     for name, ms, low, high, ratio in times:
         table.add_row(name, f"{ms:.3g}", f"{low:.3g} to {high:.3g}", f"{ratio:.2f}")
-    Console().print(table)
+    show(table)

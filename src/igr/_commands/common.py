@@ -1,5 +1,6 @@
 """What the commands share: progress, interruptions, devices, and what to say where something is missing."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,24 +9,44 @@ from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     import torch
+    from rich.console import RenderableType
 
-__all__ = ["INTERRUPTED", "device", "needs", "progress", "until_interrupted", "writing"]
+__all__ = ["INTERRUPTED", "device", "needs", "progress", "show", "until_interrupted", "writing"]
 
 INTERRUPTED = 130  # what shells report for a process that Ctrl-C ended
+PIPED, WIDEST = 120, 10_000  # columns of text that no terminal shows, and more than any table has
 
 
 @contextmanager
 def writing(out: Path, option: str = "--out") -> Iterator[None]:
-    """The folder is made, and what cannot be written there is the fault of the option."""
+    """The folder is made, and what cannot be written there, or somewhere that is not said, is the option's fault."""
     import typer
 
     try:
         out.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
+        if error.filename is not None:
+            at, own = Path(os.fsdecode(error.filename)).absolute(), out.absolute()
+            if not at.is_relative_to(own) and not own.is_relative_to(at):
+                raise  # that of another option
         raise typer.BadParameter(
             f"cannot write {error.filename or out}: {error.strerror or error}", param_hint=option
         ) from error
+
+
+def show(*parts: "RenderableType") -> None:
+    """Prints text within the terminal, and tables as wide as they are: half a number is of no use."""
+    from rich.console import Console, Group
+    from rich.table import Table
+
+    for part in parts:
+        if isinstance(part, Group):
+            show(*part.renderables)
+            continue
+        needed = Console(width=WIDEST).measure(part).maximum if isinstance(part, Table) else 0
+        width = max(needed, Console().width if sys.stdout.isatty() else PIPED)
+        Console(width=width, highlight=False).print(part)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from igr._commands.approximate import fit
 from igr._commands.common import device as device_of
-from igr._commands.common import needs, progress, until_interrupted, writing
+from igr._commands.common import needs, progress, show, until_interrupted, writing
 from igr._commands.run import not_into_results, say_stopped, stopping, train
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ ROWS = ("igr-i", "igr-planar", "igr-sb", "gs")
 def add(app: "typer.Typer") -> None:
     """Registers the command."""
     import typer
-    from rich.console import Console
 
     @app.command()
     def demo(
@@ -54,8 +53,7 @@ def add(app: "typer.Typer") -> None:
             except ReportError as error:
                 print(f"igr: {error}", file=sys.stderr)
                 sys.exit(1)
-        console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
-        console.print(terminal_table(made.records.all))
+        show(terminal_table(made.records.all))
         for name in ("simplex", "poisson"):
             typer.echo(f"The picture is in {out / name}.png")
         typer.echo(f"The report is in {made.html}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from igr._commands.common import device as device_of
-from igr._commands.common import needs, progress, until_interrupted, writing
+from igr._commands.common import needs, progress, show, until_interrupted, writing
 from igr._commands.run import Stop, not_into_results, say_stopped, stopping
 
 if TYPE_CHECKING:
@@ -199,7 +199,6 @@ def _measure(
 def _show(found: "Sequence[Record]", out: Path, parquet: Path | None) -> None:
     """Tables, the figure, and where they are."""
     import typer
-    from rich.console import Console
 
     from igr.lab.figure import draw
     from igr.lab.table import groups, legend, table, write_parquet
@@ -208,10 +207,9 @@ def _show(found: "Sequence[Record]", out: Path, parquet: Path | None) -> None:
     if not found:
         return
     save(draw(found), out / "lab.png")
-    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
     for _, its in groups(found):
-        console.print(table(its), "")
-    console.print(legend(found))
+        show(table(its), "")
+    show(legend(found))
     typer.echo(f"\nThe picture is in {out / 'lab.png'}\nThe records are in {out / 'records.jsonl'}")
     if parquet is not None:
         write_parquet(found, parquet)

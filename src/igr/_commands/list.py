@@ -6,7 +6,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-from igr._commands.common import until_interrupted
+from igr._commands.common import show, until_interrupted
 
 if TYPE_CHECKING:
     import typer
@@ -145,13 +145,9 @@ def _mean(cells: "Sequence[Cell]", split: str, metric: str) -> str:
 
 def _print(rows: Sequence[Row]) -> None:
     """A table for each kind, in sections."""
-    from rich.console import Console
-
-    console = Console(highlight=False)
     for kind, group in groupby(rows, key=lambda row: row.spec.id.partition("/")[0]):
-        console.print(_table(TITLES.get(kind, kind), list(group)))
-        console.print()
-    console.print(NOTE)
+        show(_table(TITLES.get(kind, kind), list(group)), "")
+    show(NOTE)
 
 
 def _table(title: str, rows: Sequence[Row]) -> "Table":

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from igr._commands.common import needs, progress, until_interrupted, writing
+from igr._commands.common import needs, progress, show, until_interrupted, writing
 
 if TYPE_CHECKING:
     import typer
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 def add(app: "typer.Typer") -> None:
     """Registers the command."""
     import typer
-    from rich.console import Console
 
     @app.command()
     def report(
@@ -63,6 +62,5 @@ def add(app: "typer.Typer") -> None:
             typer.echo(f"The pages are {pages.page} and {pages.claims}")
             return
         if found.cells:
-            console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
-            console.print(terminal_table(found.all))
+            show(terminal_table(found.all))
         typer.echo(f"The report is in {made.html}")

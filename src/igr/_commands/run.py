@@ -1,6 +1,7 @@
 """``igr run``: the experiments of the paper."""
 
 import json
+import math
 import signal
 import sys
 import time
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 Stop = Callable[[], bool]
 Engine = Callable[[Any, "Options", Stop, Callable[[int, "Progress"], None]], bool]
 RESULTS = Path("results/ours")
+LINE_SECONDS = 60.0  # between lines of progress, where there is no terminal
 
 
 def add(app: "typer.Typer") -> None:
@@ -97,7 +99,7 @@ def add(app: "typer.Typer") -> None:
         try:
             cells, fits = _work(wanted, protocol, smoke, seed)
         except SpecError as error:
-            words = f"{error}; sop and nonparametric have no other protocol, so name specs of VAEs alone"
+            words = f"{error}; only VAEs have another protocol, so name specs of VAEs alone"
             raise typer.BadParameter(words, param_hint="--protocol") from error
         if dry_run:
             _describe(cells, fits)
@@ -123,8 +125,11 @@ def add(app: "typer.Typer") -> None:
             )
             events = _events(tensorboard) if tensorboard else None
             run_all = stack.enter_context(_on_ray(address, device)) if engine == "ray" else None
-            stack.enter_context(writing(out))
+            for folder, option in ((out, "--out"), (checkpoints, "--checkpoints")):
+                stack.enter_context(writing(folder, option))
             stop = stack.enter_context(stopping(max_minutes))  # after Ray, which has handlers of its own
+            if log_json is not None:
+                stack.enter_context(writing(log_json.parent, "--log-json"))
             log = stack.enter_context(log_json.open("a", encoding="utf-8")) if log_json else None
             finished = train(cells, options, stop, log, run_all, events)
             finished = finished and _approximate(fits, options, stop, seed, smoke)
@@ -146,13 +151,15 @@ def _work(
     specs: "Sequence[Spec]", protocol: str, smoke: bool, seed: int
 ) -> "tuple[list[Trained], list[Approximation]]":
     """What there is to train and to fit; what is read from other specs becomes these."""
-    from igr.paper.specs import SPECS, Approximation, Derived, Trained
+    from igr.paper.specs import SPECS, Approximation, Derived, SpecError, Trained
 
     ids = dict.fromkeys(id for spec in specs for id in (spec.sources if isinstance(spec, Derived) else (spec.id,)))
     found = [SPECS[id] for id in ids]
     cells = [spec.with_protocol(protocol) for spec in found if isinstance(spec, Trained)]
     cells = [cell.replicate(seed) for cell in cells]
     fits = [spec for spec in found if isinstance(spec, Approximation)]
+    if fits and protocol != "honest":
+        raise SpecError(f"{fits[0].id} has no protocol {protocol}")
     return [cell.shortened() if smoke else cell for cell in cells], fits
 
 
@@ -272,17 +279,24 @@ def _approximate(fits: "Sequence[Approximation]", options: "Options", stop: Stop
 
     settings = Settings(seed=seed).shortened() if smoke else Settings(seed=seed)
     for target in dict.fromkeys(spec.target for spec in fits):
-        if stop():
-            return False
         only = [spec.id for spec in fits if spec.target == target]
         with progress() as bar:
             total, folder = TICKS * len(only), options.out / "approximate"
 
             def report(words: str, n: int, bar: Callable[..., None] = bar, total: int = total) -> None:
+                if stop():
+                    raise _StoppedFit
                 bar(words, total, n)
 
-            fit([target], settings, options.device, folder, report, exact=False, fresh=options.fresh, only=only)
+            try:
+                fit([target], settings, options.device, folder, report, exact=False, fresh=options.fresh, only=only)
+            except _StoppedFit:
+                return False
     return True
+
+
+class _StoppedFit(Exception):
+    """A fit was asked to stop; those before it are in the records."""
 
 
 @contextmanager
@@ -319,27 +333,39 @@ def say_stopped(stop: Stop) -> None:
 
 @contextmanager
 def _display(cells: int) -> Iterator[Callable[[int, "Progress"], None]]:
-    """On a terminal: which cell, how many epochs, members alive, the best objective, and the time left."""
+    """Which cell, how many epochs, members alive, the best objective, and on a terminal the time left.
+
+    Elsewhere that is a line for each phase, and for each minute.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
+    from rich.table import Column
 
     columns = (
-        TextColumn("{task.fields[cell]}"),
-        BarColumn(),
+        TextColumn("{task.fields[cell]}", table_column=Column(overflow="fold")),  # wrapped where there is no room
+        BarColumn(bar_width=20),
         MofNCompleteColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", table_column=Column()),
         TimeRemainingColumn(),
     )
-    with Bars(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bars:
+    shown = sys.stderr.isatty()
+    with Bars(*columns, console=Console(stderr=True), disable=not shown) as bars:
         tasks: dict[int, Any] = {}
+        told = 0, "", -math.inf  # which cell, its phase, and when, where there are lines and no bars
 
         def show(number: int, at: "Progress") -> None:
+            nonlocal told
             if number not in tasks:
                 tasks[number] = bars.add_task("", cell=f"{number}/{cells} {at.spec}", total=at.epochs)
             best = "" if at.best is None else f", best {at.best:.2f}"
             phase = at.phase if at.phase in ("training", "done") else f"{at.phase} images {100 * at.part:.0f} %"
             words = f"{phase}, {at.alive} of {at.members} alive{best}"
             bars.update(tasks[number], description=words, completed=at.epoch)
+            now = time.monotonic()
+            if not shown and (told[:2] != (number, at.phase) or now - told[2] > LINE_SECONDS):
+                told = number, at.phase, now
+                where = f"{number}/{cells} {at.spec}, epoch {at.epoch} of {at.epochs}"
+                print(f"igr: {where}: {words}", file=sys.stderr, flush=True)
 
         yield show

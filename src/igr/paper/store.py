@@ -44,8 +44,10 @@ class Folder:
     def add(self, id: str, new: Sequence[Record], pictures: Pictures) -> None:
         """Writes pictures, then records.
 
+        Where a file has lost some of them, say its last line, the new ones take the place of all: they are of one run.
+
         Raises:
-            DuplicateError: there are such records already, and they are not to be replaced.
+            DuplicateError: there are such records already, all of them, and they are not to be replaced.
         """
         import matplotlib.image
 
@@ -54,4 +56,6 @@ class Folder:
         for name, picture in pictures.items():
             with write_whole(folder / name) as temporary:
                 matplotlib.image.imsave(temporary, picture, cmap="gray", vmin=0, vmax=1, format="png")
-        records.append(folder / "records.jsonl", new, replace=self._replace)
+        known = self.read(id)
+        whole = all(records.find(known, each) for each in new)
+        records.append(folder / "records.jsonl", new, replace=self._replace or not whole)

@@ -78,7 +78,7 @@ def compose(found: Records) -> Document:
         *_other_models(found.cells),
         *_approximations(found.approximations),
         *_section_of("Execution time", times.blocks(found.times)),
-        *_beyond_noise(found),
+        *(() if found.smoke else _beyond_noise(found)),
         *_pictures(vaes),
         *_others(found.others),
         *_provenance(found),

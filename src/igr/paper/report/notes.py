@@ -80,11 +80,16 @@ def disagreements(rows: Sequence[Line]) -> list[str]:
 
 
 def _measured(rows: Sequence[Line]) -> list[_Measured]:
-    """Each model once, though both criteria may have chosen it; one seed has no deviation to compare with."""
+    """Each model once, though both criteria may have chosen it; not what is cut short.
+
+    One seed has no deviation to compare with.
+    """
     found: dict[str, _Measured] = {}
     for line in rows:
         ais, bound = (line.summary("test", f"log_likelihood_{name}") for name in ("ais", "subset"))
-        if line.cell and line.configuration and ais is not None and ais.sd is not None and bound is not None:
+        if line.cell is None or line.configuration is None or any(each["smoke"] for each in line.cell.records):
+            continue
+        if ais is not None and ais.sd is not None and bound is not None:
             name = line.label + (f" at {called(line.configuration)}" if line.cell.tempered else "")
             images = line.cell.settings.get("evaluation", {}).get("ais_images")
             found[name] = _Measured(name, images, ais.mean, ais.sd, bound.mean)
