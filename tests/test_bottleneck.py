@@ -687,3 +687,20 @@ def test_repr():
     assert "num_variables=3, num_categories=5, relaxation='gs'" in text
     assert "kl='discrete'" in text
     assert "Learnable(low=0.05, high=5, value=0.5)" in text
+
+
+@pytest.mark.parametrize("relaxation", ["igr-i", "igr-planar", "igr-sb", "gs"])
+def test_made_on_the_meta_device_and_loaded(relaxation):
+    """As large models are: shapes first, numbers from a file."""
+    with torch.device("meta"):
+        layer = CategoricalBottleneck(8, 3, 5, relaxation)
+    assert all(each.is_meta for each in (*layer.parameters(), *layer.buffers()))
+    assert "count=?" in repr(layer)
+    loaded = CategoricalBottleneck(8, 3, 5, relaxation)
+    layer.load_state_dict(loaded.state_dict(), assign=True)
+    h, outputs = torch.randn(4, 8), []
+    for each in (layer, loaded):
+        torch.manual_seed(0)
+        outputs.append(each(h))
+    assert torch.equal(outputs[0].z, outputs[1].z)
+    assert torch.equal(outputs[0].kl, outputs[1].kl)

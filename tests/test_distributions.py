@@ -668,3 +668,36 @@ def test_moments_without_a_closed_form_say_what_there_is(q, name):
 def test_a_flow_that_was_not_called():
     with pytest.raises(TypeError, match="got a PlanarFlow; call it for the transform that it holds"):
         igr.InvertibleGaussian(torch.zeros(3), 1.0, 0.5, flow=igr.nn.PlanarFlow(4))
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_no_samples_have_no_densities(name: str):
+    d, _ = DISTRIBUTIONS[name](next(setting for each, setting in cases(DISTRIBUTIONS) if each == name))
+    z = d.rsample((0,))
+    assert z.shape == (0, *d.batch_shape, *d.event_shape)
+    assert d.log_prob(z).shape == d.log_prob_from_log(z).shape == (0, *d.batch_shape)
+    assert igr.monte_carlo_kl(d.expand((0, *d.batch_shape)), d.expand((0, *d.batch_shape))).estimate.numel() == 0
+
+
+def test_on_the_meta_device():
+    """Shapes without numbers, as of models that are yet to be loaded."""
+    loc = torch.zeros(4, 3, device="meta")
+    for d in (InvertibleGaussian(loc, 1.0, 0.5), GumbelSoftmax(0.5, loc)):
+        K = d.event_shape[0]
+        for z in (d.rsample((2,)), d.hard_rsample((2,)), d.log_rsample((2,))):
+            assert (z.shape, z.device.type) == ((2, 4, K), "meta")
+        assert d.rsample_and_log_prob()[1].shape == (4,)
+        assert d.recovered().probs.shape == (4, K)
+    assert kl_divergence(InvertibleGaussian(loc, 1.0, 0.5), InvertibleGaussian(loc, 2.0, 0.5)).shape == (4,)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_logarithms_in_half_precision(dtype):
+    """What is summed has been rounded in that dtype, and is refused for more than that."""
+    d = GumbelSoftmax(0.5, torch.randn(20, 6).to(dtype))
+    log_z = d.log_rsample().to(dtype)
+    torch.testing.assert_close(
+        d.log_prob_from_log(log_z), d.log_prob_from_log(log_z.float().log_softmax(-1)), rtol=0.2, atol=2
+    )
+    with pytest.raises(ValueError, match=f"not the logarithm of .* got a {str(dtype).removeprefix('torch.')} tensor"):
+        d.log_prob_from_log(log_z + 1)

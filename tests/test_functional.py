@@ -827,12 +827,29 @@ def test_gumbel_softmax_over_another_axis(dim):
     assert torch.equal(hard.sum(dim), torch.ones_like(hard.sum(dim)))
 
 
-def test_gaussian_softmax_refuses_negative_scales():
+@pytest.mark.parametrize(
+    "sampler", [F.gaussian_softmax, F.gaussian_softmax_terms, lambda loc, scale: F.gaussian_top_k(loc, scale, 2)]
+)
+def test_negative_scales_are_refused(sampler):
     with pytest.raises(
         ValueError, match=r"scale must be positive, and its least entry is -0.5; a logarithm\? Give its exp"
     ):
-        F.gaussian_softmax(torch.zeros(2, 3), torch.tensor([1.0, -0.5, 2.0]))
+        sampler(torch.zeros(2, 3), torch.tensor([1.0, -0.5, 2.0]))
+
+
+def test_scales_that_are_not_numbers_are_seen_in_samples():
     assert F.gaussian_softmax(torch.zeros(2, 3), torch.tensor([1.0, math.nan, 2.0])).isnan().any()
+
+
+@pytest.mark.parametrize("dim", [0, -2])
+def test_temperatures_and_masks_may_add_axes_whatever_the_axis_of_the_categories(dim):
+    tau, mask = torch.tensor([0.5, 1.0]).view(2, 1, 1), torch.ones(2, 3, 4, dtype=torch.bool)
+    for more in ({"tau": tau}, {"mask": mask}):
+        z = F.gumbel_softmax(torch.zeros(3, 4), dim=dim, **more)
+        assert z.shape == (2, 3, 4)
+        torch.testing.assert_close(z.sum(1), torch.ones(2, 4))
+    z = F.gumbel_softmax(torch.zeros(3, 1), dim=dim)  # three categories, though the last axis has one entry
+    torch.testing.assert_close(z.sum(0), torch.ones(1))
 
 
 def test_masks_and_temperatures_broadcast_from_the_right_whatever_the_axis_of_the_categories():

@@ -284,3 +284,29 @@ def test_too_few_possible_categories_are_refused(mask):
         gumbel_top_k(logits, allowed + 1, 0.5, mask=mask)
     z = gumbel_top_k(logits, allowed, 0.5, mask=mask)
     torch.testing.assert_close(z.sum(-1), torch.full((2,), float(allowed)))
+
+
+@pytest.mark.parametrize("k", [2, 3, 5])
+@pytest.mark.parametrize("method", METHODS)
+def test_second_derivatives(method, k):
+    """By differences of the gradient; no entry of the sums over sets is NaN where there are no such sets."""
+    logits = torch.randn(5, dtype=torch.float64)
+    weights = torch.randn(5, dtype=torch.float64)
+
+    def slope(x):
+        x = x.detach().requires_grad_()
+        z = gumbel_top_k(x, k, 0.7, method=method, generator=torch.Generator().manual_seed(1))
+        (found,) = torch.autograd.grad((z * weights).sum().square(), x, create_graph=True)
+        return x, found
+
+    x, gradient = slope(logits)
+    found = torch.stack([torch.autograd.grad(each, x, retain_graph=True)[0] for each in gradient])
+    step = 1e-5 * torch.eye(5, dtype=torch.float64)
+    expected = torch.stack([(slope(logits + h)[1] - slope(logits - h)[1]) / 2e-5 for h in step])
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-8)
+
+
+def test_no_rows():
+    mask = torch.ones(0, 5, dtype=torch.bool)
+    assert gumbel_top_k(torch.zeros(0, 5), 2, mask=mask).shape == (0, 5)
+    assert gaussian_top_k(torch.zeros(0, 4), 1.0, 2, mask=mask).shape == (0, 5)

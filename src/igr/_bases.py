@@ -109,6 +109,8 @@ def log_prob(base: Distribution, y: Tensor) -> Tensor:
     normal = diagonal_normal(base)
     if normal is not None:
         return log_prob_of_noise(base, (y - normal.loc) / normal.scale)
+    if not y.numel():  # which torch's own checks cannot be asked about
+        return widen(y).sum(-1)
     support = base.support
     if support is None or is_real(support):
         return widen(base.log_prob(y))

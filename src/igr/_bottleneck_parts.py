@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, constraints
 
 from igr import _terms, estimators
-from igr._checks import check_parameter, check_range, describe, is_number
+from igr._checks import check_parameter, check_range, describe, full_precision, is_number
 from igr._suggest import suggest_temperature
 from igr.distributions import GumbelSoftmax, InvertibleGaussian, Relaxation
 from igr.prior import fit_prior
@@ -55,7 +55,7 @@ def prior_parts(relaxation: str, prior: Tensor | Relaxation | None, N: int, K: i
     if isinstance(prior, Distribution):
         also = "" if relaxation == "gs" else ", or the relaxation that igr.fit_prior makes of it"
         raise TypeError(f"prior must be a tensor of probabilities or a relaxation, got {prior}; give its probs{also}")
-    probs = torch.full((K,), 1 / K, dtype=torch.float64) if prior is None else _check_probs(prior, N, K)
+    probs = _uniform(K) if prior is None else _check_probs(prior, N, K)
     if relaxation == "gs":
         return PriorParts(probs.log())
     loc = _uniform_locations(K, sticks) if prior is None else _locations(probs, sticks)
@@ -65,7 +65,12 @@ def prior_parts(relaxation: str, prior: Tensor | Relaxation | None, N: int, K: i
 @cache
 def _uniform_locations(K: int, sticks: bool) -> Tensor:
     """Those of the uniform distribution, which take a while for many sticks."""
-    return _locations(torch.full((K,), 1 / K, dtype=torch.float64), sticks)
+    with torch.device("cpu"):  # wherever the layer is made: on the meta device nothing could be fitted
+        return _locations(_uniform(K), sticks)
+
+
+def _uniform(K: int) -> Tensor:
+    return torch.full((K,), 1 / K, dtype=torch.float64, device="cpu")
 
 
 def _locations(probs: Tensor, sticks: bool) -> Tensor:
@@ -118,7 +123,7 @@ def masked_log_probs(mu: Tensor, sigma: Tensor, mask: Tensor) -> Tensor:
     with torch.no_grad():
         needed = torch.where(allowed, AHEAD * sigma - mu, torch.inf).amin(-1, keepdim=True).clamp(min=0.0)
     mu, sigma = move_forbidden(mu + torch.where(last, 0.0, needed), sigma, mask)
-    with torch.autocast(mu.device.type, enabled=False):
+    with full_precision(mu.device):
         log_p = recovered_log_probs(mu, sigma)
     return log_p.masked_fill(~mask, -torch.inf).log_softmax(-1)
 
@@ -178,7 +183,8 @@ def default_temperature(relaxation: str, K: int) -> float:
     """
     like = "igr-i" if relaxation == "igr-planar" else relaxation
     num_samples = max(64, min(4096, 2**20 // K))
-    found = suggest_temperature(K, like, distance=DISTANCE, vanishing=0.99, num_samples=num_samples)
+    with torch.device("cpu"):
+        found = suggest_temperature(K, like, distance=DISTANCE, vanishing=0.99, num_samples=num_samples)
     return float(f"{found.temperature:.2g}")
 
 

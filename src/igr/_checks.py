@@ -7,8 +7,9 @@ and CUDA-graph capture a tensor's values cannot be looked at, so the same constr
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from numbers import Real
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -22,6 +23,11 @@ def values_checkable(*values: object) -> bool:
     if any(t.is_meta for t in tensors):
         return False
     return not (any(t.is_cuda for t in tensors) and torch.cuda.is_current_stream_capturing())
+
+
+def full_precision(device: torch.device) -> AbstractContextManager[Any]:
+    """Where autocast casts nothing, matrix products above all; on the meta device it has nothing to cast."""
+    return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
 
 
 def under_vmap() -> bool:

@@ -11,6 +11,13 @@ from igr._checks import widen
 from igr._simplex import log_vertex_interpolation_inverse
 
 
+def holds(constraint: constraints.Constraint, x: Tensor) -> Tensor:
+    """Which points are in a set, of none as well, which torch's sets of vectors cannot be asked about."""
+    if x.numel():
+        return constraint.check(x)  # type: ignore[no-any-return]
+    return x.new_ones(x.shape[: x.dim() - constraint.event_dim], dtype=torch.bool)
+
+
 class _Simplex(constraints.Constraint):
     """Non-negative vectors that sum to one, within what the dtype and the number of categories allow."""
 

@@ -90,6 +90,14 @@ def location_scale(loc: Tensor, scale: Tensor | float) -> tuple[Tensor, Tensor]:
     return expand(loc.to(dtype), shape), expand(scale.to(dtype), shape)
 
 
+def check_scale(scale: Tensor) -> None:
+    """Looks for negative ones, on the CPU, where that takes no time."""
+    if scale.device.type == "cpu" and values_checkable(scale) and bool((scale < 0).any()):
+        raise ValueError(
+            f"scale must be positive, and its least entry is {scale.min().item():g}; a logarithm? Give its exp()"
+        )
+
+
 def sample_shape(parameters: torch.Size, K: int, mask: Tensor | None, **row_scalars: float | Tensor) -> torch.Size:
     """``parameters`` with the leading axes that masks and temperatures add: every row has noise of its own."""
     rows = dict(row_scalars)

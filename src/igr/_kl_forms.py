@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Transform
 
 from igr import _bases
-from igr._checks import log, values_checkable, widen
+from igr._checks import full_precision, log, values_checkable, widen
 from igr._scalars import row, same_value, trained_apart
 from igr.transforms import SoftmaxPlusPlus, StickBreaking, VertexInterpolation, same_map
 
@@ -32,7 +32,7 @@ def kl(
     None where it is not known; NaN in such rows if they cannot be looked at. ``like`` is a parameter of shape ``(*,
     K)`` or ``(*, K-1)``, whose dtype and device the result has.
     """
-    with torch.autocast(like.device.type, enabled=False):  # matrix products in full precision
+    with full_precision(like.device):
         closed, same = _closed(p, p_maps, q, q_maps)
     if same is True:
         return closed

@@ -54,10 +54,10 @@ class RecoveredOneHotCategorical(OneHotCategorical):
         self, probs: Tensor | None = None, logits: Tensor | None = None, validate_args: bool | None = None
     ) -> None:
         given = logits if probs is None else probs
-        empty = given is not None and given.numel() == 0  # which torch's checks of values cannot reshape
-        self._categorical = Categorical(probs, logits, validate_args=False if empty else None)
+        hidden = given is not None and (given.numel() == 0 or given.is_meta)  # torch's checks of values cannot be asked
+        self._categorical = Categorical(probs, logits, validate_args=False if hidden else None)
         shapes = self._categorical.batch_shape, self._categorical.param_shape[-1:]
-        Distribution.__init__(self, *shapes, validate_args=False if empty else validate_args)
+        Distribution.__init__(self, *shapes, validate_args=False if hidden else validate_args)
 
     def expand(self, batch_shape: Shape, _instance: Self | None = None) -> Self:
         new = self._get_checked_instance(RecoveredOneHotCategorical, _instance)  # type: ignore[no-untyped-call]
@@ -196,15 +196,15 @@ class Relaxation(Distribution, ABC):
             ValueError: a shape that does not fit, or, unless ``validate_args`` is off, what is no logarithm of a point.
         """
         self._check_shape("log_z", log_z)
-        log_z = widen(log_z)
+        wide = widen(log_z)
         if self._validate_args and values_checkable(log_z):
-            log_total = log_z.logsumexp(-1).abs() if self.event_shape else log_z
+            log_total = wide.logsumexp(-1).abs() if self.event_shape else wide
             if not bool((log_total <= torch.finfo(log_z.dtype).eps * (64 + self._categories)).all()):
                 raise ValueError(
                     f"log_z is not the logarithm of {_describe_support(self)}: got {describe(log_z)}; "
                     "use log_prob for the points themselves"
                 )
-        return self._log_density(log_z)
+        return self._log_density(wide)
 
     def _recovered_log_probs(self) -> Tensor | None:
         """Log-probabilities of the hard sample, shape (*, K), or nothing where only samples know them."""

@@ -18,7 +18,7 @@ from igr._checks import (
     wide_dtype,
     widen,
 )
-from igr._draws import fused_sample, fusible, gaussian_noise, gumbel_noise, location_scale, sample_shape
+from igr._draws import check_scale, fused_sample, fusible, gaussian_noise, gumbel_noise, location_scale, sample_shape
 from igr._scalars import log_row
 from igr._simplex import harden, log_softmaxpp, one_hot_argmax, straight_through
 
@@ -70,6 +70,7 @@ def gaussian_softmax_terms(
         (torch.Size([4, 10]), torch.Size([4]), tensor([0., 0., 0., 0.]))
     """
     loc, scale = location_scale(loc, scale)
+    check_scale(scale)
     tau, delta = check_row_scalar("tau", tau, loc), check_row_scalar("delta", delta, loc)
     shape = sample_shape(loc.shape, loc.shape[-1] + 1, None, tau=tau, delta=delta)
     known = (None, None) if prior is None else _prior_of(prior, loc)

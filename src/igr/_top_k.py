@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from igr._checks import broadcast, check_parameter, check_row_scalar, describe, expand, values_checkable, widen
-from igr._draws import gaussian_noise, gumbel_noise, location_scale, sample_shape
+from igr._draws import check_scale, gaussian_noise, gumbel_noise, location_scale, sample_shape
 from igr._simplex import straight_through
 
 NEVER = -1e30  # the logarithm of nothing, finite, so that its gradient is zero
@@ -46,6 +46,7 @@ def gaussian_top_k(
         True
     """
     loc, scale = location_scale(loc, scale)
+    check_scale(scale)
     mu, sigma = widen(loc), widen(scale)
     tau = check_row_scalar("tau", tau, mu)
     shape = sample_shape(mu.shape, mu.shape[-1] + 1, mask, tau=tau)
@@ -169,7 +170,8 @@ def _log_weights_of_sets(x: Tensor, k: int) -> Tensor:
     """log of the sum of exp(Σ x) over the sets of j of the first i categories, i = 0..K and j = 0..k, (*, K+1, k+1)."""
     found = [F.pad(torch.zeros_like(x[..., :1]), (0, k), value=NEVER)]
     for xi in x.unsqueeze(-1).unbind(-2):  # (*, 1)
-        found.append(torch.logaddexp(found[-1], F.pad(found[-1][..., :-1] + xi, (1, 0), value=NEVER)))
+        both = torch.stack([found[-1], F.pad(found[-1][..., :-1] + xi, (1, 0), value=NEVER)])
+        found.append(both.logsumexp(0))  # second derivatives of logaddexp overflow at NEVER
     return torch.stack(found, -2)
 
 
@@ -183,7 +185,7 @@ def _check_k(k: object, scores: Tensor, mask: Tensor | None) -> None:
         raise TypeError(f"k must be an integer, got {describe(k)}")
     if not 1 <= k <= K:
         raise ValueError(f"k must be from 1 to the number of categories, {K}, got {k}")
-    if mask is not None and values_checkable(mask):
+    if mask is not None and mask.numel() and values_checkable(mask):
         fewest = int(mask.sum(-1).min())
         if fewest < k:
             raise ValueError(f"mask allows {fewest} categories in some row, got k = {k}; allow at least k")

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from itertools import takewhile
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 from torch.distributions import ComposeTransform, Distribution, Independent, Normal, Transform, constraints
 
 from igr import _bases, functional
-from igr._checks import broadcast, check_finite, check_range, check_row_scalar, validation
-from igr._constraints import NearVertices
+from igr._checks import broadcast, check_finite, check_range, check_row_scalar, full_precision, validation
+from igr._constraints import NearVertices, holds
 from igr._gumbel import BinaryConcrete, GumbelSoftmax
 from igr._maps import maps_onto_simplex, parts_of
 from igr._relaxation import (
@@ -134,9 +135,9 @@ class InvertibleReparameterization(Relaxation):
         base = self.base.expand(torch.Size(batch_shape))
         return self._expanded(InvertibleReparameterization, _instance, batch_shape, base=base)
 
-    def _full_precision(self) -> torch.autocast:
+    def _full_precision(self) -> AbstractContextManager[Any]:
         """Where the matrix products of a base are not cast to half precision."""
-        return torch.autocast(self._like.device.type, enabled=False)
+        return full_precision(self._like.device)
 
     def rsample(self, sample_shape: Shape = (), *, generator: torch.Generator | None = None) -> Tensor:
         fused = self._fused(sample_shape, generator)
@@ -216,7 +217,7 @@ class InvertibleReparameterization(Relaxation):
         zeros, total = torch.zeros_like(x), torch.zeros_like(x[..., 0])
         inside = torch.ones_like(total, dtype=torch.bool)
         for part in reversed(maps):
-            reached = part.codomain.check(x)
+            reached = holds(part.codomain, x)
             reached = reached if part.codomain.event_dim else reached.all(-1)
             x = torch.where(reached.unsqueeze(-1), x, part(zeros))
             inside, image = inside & reached, x
@@ -389,4 +390,4 @@ def _contains(onto: SimplexTransform, log_z: Tensor) -> Tensor:
     if isinstance(onto, SoftmaxPlusPlus):
         return inside
     image = onto.codomain
-    return inside & (image.check_log(log_z) if isinstance(image, NearVertices) else image.check(log_z.exp()))
+    return inside & (image.check_log(log_z) if isinstance(image, NearVertices) else holds(image, log_z.exp()))

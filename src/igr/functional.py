@@ -13,14 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from igr._checks import check_parameter, check_row_scalar, values_checkable, widen
+from igr._checks import check_parameter, check_row_scalar, check_tensor, widen
 from igr._draws import NoiseSource as NoiseSource  # with an alias: for the library's own modules, not public
+from igr._draws import check_scale, sample_shape
 from igr._draws import fused_sample as fused_sample
 from igr._draws import fusible as fusible
 from igr._draws import gaussian_noise as gaussian_noise
 from igr._draws import gumbel_noise as gumbel_noise
 from igr._draws import location_scale as location_scale
-from igr._draws import sample_shape
 from igr._sample_terms import SampleTerms, gaussian_softmax_terms, gumbel_softmax_terms
 from igr._simplex import (
     harden,
@@ -103,10 +103,7 @@ def gaussian_softmax(
         tensor(32.)
     """
     loc, scale = location_scale(loc, scale)
-    if scale.device.type == "cpu" and values_checkable(scale) and bool((scale < 0).any()):
-        raise ValueError(
-            f"scale must be positive, and its least entry is {scale.min().item():g}; a logarithm? Give its exp()"
-        )
+    check_scale(scale)
     tau, delta = check_row_scalar("tau", tau, loc), check_row_scalar("delta", delta, loc)
     shape = sample_shape(loc.shape, loc.shape[-1] + 1, mask, tau=tau, delta=delta)
     if fusible(generator, (loc, scale), (tau, delta), mask):
@@ -152,11 +149,13 @@ def gumbel_softmax(
         >>> gumbel_softmax(torch.zeros(5, 3), tau=0.1, mask=mask)[:, 2]
         tensor([0., 0., 0., 0., 0.])
     """
+    if check_tensor("logits", logits).dim() > 1 and dim not in (-1, logits.dim() - 1):
+        from_right = dim if dim < 0 else dim - logits.dim()  # tau and mask may add axes to the left
+        rows = _moved(tau, from_right, logits) if isinstance(tau, Tensor) and tau.dim() else tau
+        moved = _moved(mask, from_right, logits) if isinstance(mask, Tensor) else mask
+        z = gumbel_softmax(logits.movedim(from_right, -1), rows, hard, mask=moved, generator=generator)
+        return z.movedim(-1, from_right)
     check_parameter("logits", logits, "K")
-    if dim not in (-1, logits.dim() - 1):
-        rows = _moved(tau, dim, logits) if isinstance(tau, Tensor) and tau.dim() else tau
-        moved = _moved(mask, dim, logits) if isinstance(mask, Tensor) else mask
-        return gumbel_softmax(logits.movedim(dim, -1), rows, hard, mask=moved, generator=generator).movedim(-1, dim)
     tau = check_row_scalar("tau", tau, logits)
     shape = sample_shape(logits.shape, logits.shape[-1], mask, tau=tau)
     if fusible(generator, (logits,), (tau,), mask):
@@ -168,10 +167,9 @@ def gumbel_softmax(
     return _relax(scores / tau, scores if hard else None, mask).to(logits.dtype)
 
 
-def _moved(x: Tensor, dim: int, logits: Tensor) -> Tensor:
+def _moved(x: Tensor, from_right: int, logits: Tensor) -> Tensor:
     """x, which broadcasts with the logits, with this axis of theirs as its last."""
     missing = max(0, logits.dim() - x.dim())
-    from_right = dim if dim < 0 else dim - logits.dim()
     return x[(None,) * missing].movedim(from_right, -1)
 
 

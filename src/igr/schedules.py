@@ -191,10 +191,12 @@ class Scheduled(nn.Module):
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
         if not self.count.is_meta:
+            if self.tau.is_meta:  # which no state has: the count was assigned in place of one on the meta device
+                self.tau = torch.empty_like(self.tau, device=self.count.device)
             self._set(int(self.count))
 
     def extra_repr(self) -> str:
-        return f"{self.schedule}, count={int(self.count)}"
+        return f"{self.schedule}, count={'?' if self.count.is_meta else int(self.count)}"
 
 
 class Learnable(nn.Module):

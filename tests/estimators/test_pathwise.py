@@ -830,3 +830,30 @@ def test_independent_variables_and_priors_are_single_ones():
         for a, b in ((q, prior), (Independent(q, 1), Independent(prior, 1)))
     )
     assert torch.equal(plain.value, wrapped.value)
+
+
+FORWARD = {
+    "reparameterized": lambda q, f: reparameterized(q, f, num_samples=2),
+    "st_relaxed": lambda q, f: st_relaxed(q, f, num_samples=2),
+    "straight_through": lambda q, f: straight_through(q, f, num_samples=2),
+    "reinmax": lambda q, f: reinmax(q, f, num_samples=2),
+    "gumbel_rao": lambda q, f: gumbel_rao(q, f, num_redraws=3),
+    "gapped_straight_through": lambda q, f: gapped_straight_through(q, f, gap=0.8),
+    "sticking_the_landing": lambda q, f: sticking_the_landing(q, f, GumbelSoftmax(0.7, torch.zeros(K, dtype=DOUBLE))),
+}
+
+
+@pytest.mark.parametrize("name", FORWARD)
+def test_forward_mode_has_the_derivatives_of_reverse_mode(name):
+    """What counts as constant does so in both."""
+    logits, direction = (torch.randn(5, N, K, dtype=DOUBLE) for _ in range(2))
+
+    def surrogate(logits: Tensor) -> Tensor:
+        torch.manual_seed(3)
+        q = GumbelSoftmax(0.5, logits, validate_args=False)
+        return FORWARD[name](q, lambda z: z.cumsum(-1).square().sum((-2, -1)).sin()).surrogate.sum()
+
+    expected = (torch.func.grad(surrogate)(logits) * direction).sum()
+    _, found = torch.func.jvp(surrogate, (logits,), (direction,))
+    torch.testing.assert_close(found, expected)
+    assert found.abs() > 1e-3

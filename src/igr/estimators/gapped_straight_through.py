@@ -68,9 +68,9 @@ def gapped_straight_through(
     log_p = latent.log_probs
     tau, gap = (check_row_scalar(name, x, log_p) for name, x in (("temperature", temperature), ("gap", gap)))
     hard = latent.draw(check_num_samples(num_samples), generator)  # (S, *, N, K)
-    with torch.no_grad():
-        below = log_p - log_p.amax(-1, keepdim=True)
-        move = torch.where(hard > 0, -below, -F.relu(below + gap))
+    fixed = log_p.detach()  # also in forward mode, to which no_grad is nothing
+    below = fixed - fixed.amax(-1, keepdim=True)
+    move = torch.where(hard > 0, -below, -F.relu(below + (gap.detach() if isinstance(gap, Tensor) else gap)))
     soft = ((log_p + move) / tau).softmax(-1).to(hard.dtype)
     values = latent.call_through(functional.straight_through(hard, soft))
     return estimate(values, values)

@@ -31,8 +31,8 @@ def rebar(
     temperature; either one is trained by the variance of the gradient if it is a tensor that requires a gradient.
 
     Note:
-        See :func:`relax` for what it means that z and :math:`\tilde z` are coupled, what f has to be, and which norm
-        trains η and the temperature.
+        See :func:`relax` for what it means that z and :math:`\tilde z` are coupled, what f has to be, which norm trains
+        η and the temperature, and that it is for eager mode.
 
     References:
         Tucker et al. (2017), "REBAR: low-variance, unbiased gradient estimates for discrete latent variable models";

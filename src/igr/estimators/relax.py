@@ -47,6 +47,9 @@ def relax(
         none taken; behind a function that is ``once_differentiable``, the slope of c counts as a constant. A control
         variate that shares tensors with f or with q is not trained in these.
 
+        Gradients are taken on the way, of graphs that :func:`torch.compile` and :mod:`torch.func` do not show: call
+        ``backward`` on the surrogate, in eager mode.
+
     References:
         Grathwohl et al. (2018), "Backpropagation through the void: optimizing control variates for black-box gradient
         estimation"; Tucker et al. (2017), "REBAR"; appendix D, and for IGR-I Proposition 2.

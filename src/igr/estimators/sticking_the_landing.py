@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
 from igr import _bases
@@ -138,7 +139,8 @@ def _at_constant_parameters(log_density: Callable[[Tensor], Tensor], x: Tensor) 
         value = log_density(x)
         return value.sum(), value
 
-    with torch.no_grad():  # around, not inside: the derivative itself is taken
+    # around, not inside: the derivative itself is taken
+    with torch.no_grad(), forward_ad._set_fwd_grad_enabled(False):
         score, value = torch.func.grad(total, has_aux=True)(x.detach())
     log_p: Tensor = value + (score * (x - x.detach())).sum(-1)
     return log_p

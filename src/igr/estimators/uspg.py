@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Distribution
 
@@ -71,7 +70,8 @@ def uspg(q: Distribution, f: Function, *, num_samples: int = 2, generator: torch
 
 def _from_set(latent: Latent, sampled: Sampled) -> Estimate:
     """The estimate from the given states."""
-    one_hot = F.one_hot(sampled.categories, latent.num_categories).to(latent.relaxation.dtype)
+    every = torch.arange(latent.num_categories, device=sampled.categories.device)
+    one_hot = (sampled.categories.unsqueeze(-1) == every).to(latent.relaxation.dtype)
     log_q, values = latent.log_prob(one_hot), latent.call(one_hot)
     weights, baseline_weights = _weights(sampled)
     f = values.detach().double()
