@@ -86,7 +86,8 @@ def device(name: str) -> "torch.device":
         device = torch.device(name)
         torch.zeros(1, dtype=torch.float64, device=device).item()
     except (AssertionError, RuntimeError, TypeError) as error:
-        reason = str(error).partition("\n")[0]
+        known = "device type at start" not in str(error)  # where torch lists two dozen of them
+        reason = str(error).partition("\n")[0] if known else "no kind of device is called that"
         raise typer.BadParameter(f"{name!r} does not work here ({reason}); try cpu", param_hint="--device") from error
     return device
 
