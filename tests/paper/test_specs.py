@@ -639,7 +639,7 @@ assert not {"torch", "numpy", "matplotlib"} & sys.modules.keys(), "heavy"
 
 
 def test_list_on_a_terminal_and_without_torch(results):
-    """Tables as wide as the terminal, in which no id is cut short."""
+    """Tables as wide as the terminal, if they fit by wrapping labels; no id is cut short."""
     ours, theirs = pytest.importorskip("pty").openpty()
     env = os.environ | {"COLUMNS": "90", "NO_COLOR": "1", "TERM": "xterm"}
     command = [sys.executable, "-c", PROGRAM, "list"]

@@ -104,7 +104,7 @@ def _show(shape: tuple[int, int], times: "Sequence[Timing]") -> None:
 
     table = Table("forward and backward", title=f"{shape[0]:,} rows of {shape[1]:,} categories", title_justify="left")
     for head in ("ms", "quartiles", "ratio"):
-        table.add_column(head, justify="right")
+        table.add_column(head, justify="right", no_wrap=True)
     for name, ms, low, high, ratio in times:
         table.add_row(name, f"{ms:.3g}", f"{low:.3g} to {high:.3g}", f"{ratio:.2f}")
     show(table)

@@ -4,17 +4,19 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     import torch
     from rich.console import RenderableType
+    from rich.table import Table
 
 __all__ = ["INTERRUPTED", "device", "needs", "progress", "show", "until_interrupted", "writing"]
 
 INTERRUPTED = 130  # what shells report for a process that Ctrl-C ended
-PIPED, WIDEST = 120, 10_000  # columns of text that no terminal shows, and more than any table has
+PIPED, WIDEST, WORD = 120, 10_000, 12  # columns of text that no terminal shows, more than a table has, and of a word
 
 
 @contextmanager
@@ -36,7 +38,7 @@ def writing(out: Path, option: str = "--out") -> Iterator[None]:
 
 
 def show(*parts: "RenderableType") -> None:
-    """Prints text within the terminal, and tables as wide as they are: half a number is of no use."""
+    """Prints text within the terminal, and tables as wide as they must be: half a number is of no use."""
     from rich.console import Console, Group
     from rich.table import Table
 
@@ -44,9 +46,19 @@ def show(*parts: "RenderableType") -> None:
         if isinstance(part, Group):
             show(*part.renderables)
             continue
-        needed = Console(width=WIDEST).measure(part).maximum if isinstance(part, Table) else 0
+        needed = _least_width(part) if isinstance(part, Table) else 0
         width = max(needed, Console().width if sys.stdout.isatty() else PIPED)
         Console(width=width, highlight=False).print(part)
+
+
+def _least_width(table: "Table") -> int:
+    """What a table takes if only those columns are made narrower that may be wrapped, and not below a word or so."""
+    from rich.console import Console
+
+    narrow = deepcopy(table)
+    for column in narrow.columns:
+        column.max_width = None if column.no_wrap else WORD
+    return Console(width=WIDEST).measure(narrow).maximum
 
 
 @contextmanager

@@ -45,7 +45,7 @@ def _table(cells: Sequence[Cell], columns: Sequence[Column], caption: str, words
     table = Table(caption=caption, box=None, header_style="bold", pad_edge=False)
     table.title_justify = table.caption_justify = "left"
     for i, column in enumerate(columns):
-        table.add_column(column.head, justify="left" if i < words else "right", no_wrap=i == 0)
+        table.add_column(column.head, justify="left" if i < words else "right", no_wrap=True)
     for where in dict.fromkeys(cell.where for cell in cells):
         short = where.removesuffix(", protocol honest").replace("protocol ", "").replace("beyond the paper", "beyond")
         table.add_row(Text(short, style="bold"))
