@@ -151,9 +151,15 @@ def judge(parts: Sequence[Part], over: Sequence[Reading], rule: Rule, recorded: 
 
 
 def _together(said: Mapping[Reading, str]) -> str:
-    """What all readings say, or on what it depends: the first axis that flips it while all else is the same."""
-    if len(set(said.values())) == 1:
-        return next(iter(said.values()))
+    """What all readings say, or on what it depends: the first axis that flips it while all else is the same.
+
+    Readings that are undecided contradict no others.
+    """
+    verdicts = list(dict.fromkeys(said.values()))
+    if len(verdicts) == 1:
+        return verdicts[0]
+    if not {HOLDS, FAILS} <= set(verdicts):
+        return " or ".join(sorted(verdicts, key=lambda each: each == UNDECIDED))
     axes = [axis for axis, _ in next(iter(said)).axes]
     for axis in axes:
         groups: dict[Reading, set[str]] = {}
