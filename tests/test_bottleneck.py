@@ -704,3 +704,13 @@ def test_made_on_the_meta_device_and_loaded(relaxation):
         outputs.append(each(h))
     assert torch.equal(outputs[0].z, outputs[1].z)
     assert torch.equal(outputs[0].kl, outputs[1].kl)
+
+
+def test_shapes_on_the_meta_device():
+    with torch.device("meta"):
+        layer = CategoricalBottleneck(8, 3, 5, kl="discrete", temperature=0.5)
+        mask = torch.ones(3, 5, dtype=torch.bool)
+        z, kl = layer(torch.zeros(4, 8), mask=mask)
+        assert (z.shape, kl.shape) == ((4, 3, 5), (4,))
+        with pytest.raises(ValueError, match="on the meta device, and has no probabilities to fit"):
+            CategoricalBottleneck(8, 3, 5, prior=torch.full((5,), 0.2))

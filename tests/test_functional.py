@@ -841,6 +841,12 @@ def test_scales_that_are_not_numbers_are_seen_in_samples():
     assert F.gaussian_softmax(torch.zeros(2, 3), torch.tensor([1.0, math.nan, 2.0])).isnan().any()
 
 
+@pytest.mark.parametrize(("shape", "dim"), [((3,), 1), ((3,), -2), ((3, 4), 2), ((3, 4), -3)])
+def test_an_axis_that_logits_do_not_have_is_refused(shape, dim):
+    with pytest.raises(IndexError, match=f"dim must be an axis of logits, .* got {dim}$"):
+        F.gumbel_softmax(torch.zeros(shape), dim=dim)
+
+
 @pytest.mark.parametrize("dim", [0, -2])
 def test_temperatures_and_masks_may_add_axes_whatever_the_axis_of_the_categories(dim):
     tau, mask = torch.tensor([0.5, 1.0]).view(2, 1, 1), torch.ones(2, 3, 4, dtype=torch.bool)

@@ -65,11 +65,11 @@ def prior_parts(relaxation: str, prior: Tensor | Relaxation | None, N: int, K: i
 @cache
 def _uniform_locations(K: int, sticks: bool) -> Tensor:
     """Those of the uniform distribution, which take a while for many sticks."""
-    with torch.device("cpu"):  # wherever the layer is made: on the meta device nothing could be fitted
-        return _locations(_uniform(K), sticks)
+    return _locations(_uniform(K), sticks)
 
 
 def _uniform(K: int) -> Tensor:
+    """Wherever the layer is made: on the meta device nothing could be fitted."""
     return torch.full((K,), 1 / K, dtype=torch.float64, device="cpu")
 
 
@@ -83,6 +83,8 @@ def _check_probs(prior: Tensor, N: int, K: int) -> Tensor:
     probs = check_parameter("prior", prior, "K").detach().double()
     if probs.shape not in {(K,), (N, K)}:
         raise ValueError(f"prior must have shape ({K},) or ({N}, {K}), got {tuple(probs.shape)}")
+    if probs.is_meta:
+        raise ValueError("prior is on the meta device, and has no probabilities to fit; make it on the CPU")
     if not bool(constraints.simplex.check(probs).all() & (probs > 0).all()):
         raise ValueError(
             "prior must be positive probabilities that sum to one; what has probability zero is forbidden by a mask"

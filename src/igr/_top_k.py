@@ -170,9 +170,13 @@ def _log_weights_of_sets(x: Tensor, k: int) -> Tensor:
     """log of the sum of exp(Σ x) over the sets of j of the first i categories, i = 0..K and j = 0..k, (*, K+1, k+1)."""
     found = [F.pad(torch.zeros_like(x[..., :1]), (0, k), value=NEVER)]
     for xi in x.unsqueeze(-1).unbind(-2):  # (*, 1)
-        both = torch.stack([found[-1], F.pad(found[-1][..., :-1] + xi, (1, 0), value=NEVER)])
-        found.append(both.logsumexp(0))  # second derivatives of logaddexp overflow at NEVER
+        found.append(_log_add(found[-1], F.pad(found[-1][..., :-1] + xi, (1, 0), value=NEVER)))
     return torch.stack(found, -2)
+
+
+def _log_add(a: Tensor, b: Tensor) -> Tensor:
+    """log(exp a + exp b). The second derivatives of torch's logaddexp, which is faster, overflow at NEVER."""
+    return torch.stack([a, b]).logsumexp(0) if torch.is_grad_enabled() else torch.logaddexp(a, b)
 
 
 def _without(x: Tensor, forbidden: Tensor | None) -> Tensor:

@@ -390,4 +390,4 @@ def _contains(onto: SimplexTransform, log_z: Tensor) -> Tensor:
     if isinstance(onto, SoftmaxPlusPlus):
         return inside
     image = onto.codomain
-    return inside & (image.check_log(log_z) if isinstance(image, NearVertices) else holds(image, log_z.exp()))
+    return inside & (image.check_log(log_z) if isinstance(image, NearVertices) else image.check(log_z.exp()))

@@ -149,8 +149,11 @@ def gumbel_softmax(
         >>> gumbel_softmax(torch.zeros(5, 3), tau=0.1, mask=mask)[:, 2]
         tensor([0., 0., 0., 0., 0.])
     """
-    if check_tensor("logits", logits).dim() > 1 and dim not in (-1, logits.dim() - 1):
-        from_right = dim if dim < 0 else dim - logits.dim()  # tau and mask may add axes to the left
+    axes = check_tensor("logits", logits).dim()
+    if axes and not -axes <= dim < axes:
+        raise IndexError(f"dim must be an axis of logits, which have shape {tuple(logits.shape)}, got {dim}")
+    if axes > 1 and dim not in (-1, axes - 1):
+        from_right = dim if dim < 0 else dim - axes  # tau and mask may add axes to the left
         rows = _moved(tau, from_right, logits) if isinstance(tau, Tensor) and tau.dim() else tau
         moved = _moved(mask, from_right, logits) if isinstance(mask, Tensor) else mask
         z = gumbel_softmax(logits.movedim(from_right, -1), rows, hard, mask=moved, generator=generator)

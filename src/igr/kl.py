@@ -52,8 +52,7 @@ def monte_carlo_kl(
         raise TypeError(f"num_samples must be an integer, got {describe(num_samples)}")
     if num_samples < 2:
         raise ValueError(f"num_samples must be at least 2 for a standard error, got {num_samples}")
-    shape = broadcast(p=p.batch_shape, q=q.batch_shape)
-    p = p if p.batch_shape == shape else p.expand(shape)  # so that samples come first, and q's own axes after
+    p = p.expand(broadcast(p=p.batch_shape, q=q.batch_shape))  # so that samples come first, and q's own axes after
     log_ratio = p._log_ratio(q, (num_samples,), generator=generator)  # (S, *)
     estimate = log_ratio.mean(0)
     deviation = torch.where(estimate.isposinf(), 0.0, log_ratio - estimate)

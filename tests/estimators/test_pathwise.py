@@ -857,3 +857,10 @@ def test_forward_mode_has_the_derivatives_of_reverse_mode(name):
     _, found = torch.func.jvp(surrogate, (logits,), (direction,))
     torch.testing.assert_close(found, expected)
     assert found.abs() > 1e-3
+
+
+def test_the_gap_is_a_constant_in_forward_mode():
+    q, f = Categorical(logits=torch.randn(5, N, K, dtype=DOUBLE)), lambda z: z.cumsum(-1).square().sum((-2, -1)).sin()
+    gap = torch.tensor(0.8, dtype=DOUBLE)
+    surrogate = lambda gap: gapped_straight_through(q, f, gap=gap, generator=seeded()).surrogate.sum()  # noqa: E731
+    assert torch.func.jvp(surrogate, (gap,), (torch.ones_like(gap),))[1] == 0

@@ -619,3 +619,16 @@ def test_what_is_certain_has_a_gradient_of_zero(estimator):
     (gradient,) = grad(found.surrogate.sum(), logits)
     assert gradient.isfinite().all()
     assert gradient[[0, 2]].tolist() == [0.0, 0.0]
+
+
+def test_sets_of_states_under_vmap():
+    """One estimate for each row of logits, as without: with as many samples as states there is no noise."""
+    logits = torch.randn(6, 2, 3, dtype=torch.float64)
+
+    def total(logits):
+        q = Categorical(logits=logits, validate_args=False)
+        return uspg(q, lambda z: (z * torch.arange(3.0)).sum((-2, -1)).square(), num_samples=9).surrogate.sum()
+
+    found = torch.func.vmap(torch.func.grad(total), randomness="different")(logits)
+    expected = torch.stack([torch.func.grad(total)(each) for each in logits])
+    torch.testing.assert_close(found, expected)

@@ -1,3 +1,4 @@
+import errno
 import json
 import math
 import os
@@ -13,11 +14,13 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from igr._commands.run import _display
 from igr.cli import build_app
 from igr.paper import checkpoint, records
 from igr.paper.data import DataError
 from igr.paper.ensemble import Ensemble
-from igr.paper.run import Options, _Work, run_cell
+from igr.paper.report import collect
+from igr.paper.run import Options, Progress, _Work, run_cell
 from igr.paper.select import Configuration
 from igr.paper.specs import SPECS, Vae
 from igr.paper.store import Folder
@@ -127,6 +130,11 @@ def test_records_of_which_some_are_lost_are_made_again_as_a_whole(tmp_path):
     assert records.read(path) == again
     with pytest.raises(records.DuplicateError, match="another run wrote it"):
         Folder(tmp_path / "out", replace=False).add(cell.id, again, {})
+
+
+def test_the_command_hands_on_how_many_share_the_device(tmp_path):
+    subprocess.run(command(tmp_path, "--sharing", "2"), check=True, env=environment(), capture_output=True)
+    assert {record["jobs"] for record in finished(tmp_path)} == {2}
 
 
 def test_records_say_that_a_device_was_shared_at_some_time(tmp_path):
@@ -350,6 +358,52 @@ def test_approximations_stop_when_asked_to(tmp_path, asked):
     assert "the same command goes on from here" in stderr
     found = {record["spec"] for record in records.read(tmp_path / "approximate" / "records.jsonl")}
     assert found <= {"approximate/uniform/igr-i"}
+
+
+def test_the_fault_of_one_option_is_not_that_of_another(tmp_path, monkeypatch):
+    from igr.paper.store import Folder
+
+    def full(path: Path | None):
+        def add(self, id, new, pictures):
+            raise OSError(errno.ENOSPC, "No space left on device", *([] if path is None else [str(path)]))
+
+        return add
+
+    monkeypatch.chdir(tmp_path)
+    arguments = [*COMMAND, "--out", "out", "--checkpoints", "parts", "--log-json", "log.jsonl"]
+    for path in (tmp_path / "out" / "x", None):  # the records, or nobody knows
+        monkeypatch.setattr(Folder, "add", full(path))
+        result = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}).invoke(build_app(), arguments)
+        assert result.exit_code == 2
+        assert "Invalid value for --out: cannot write" in result.output
+    monkeypatch.setattr(Folder, "add", full(tmp_path / "parts" / "x"))
+    result = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}).invoke(build_app(), arguments)
+    assert "Invalid value for --checkpoints: cannot write" in result.output
+
+
+def test_progress_of_cells_that_run_at_once_is_a_line_for_each_phase(capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with _display(2) as show:
+        for epoch in range(50):
+            for number in (1, 2):
+                show(number, Progress(f"spec-{number}", "training", epoch / 50, epoch, 50, 4, 4, None, 0.0))
+            now[0] += 3.0
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(",")[0] for line in lines] == 3 * ["igr: 1/2 spec-1", "igr: 2/2 spec-2"]  # after 0, 63, 126 s
+
+
+def test_a_curve_that_a_checkpoint_knew_nothing_of_begins_where_it_was_resumed(tmp_path, monkeypatch):
+    cell = replace(SPECS["beyond/mnist/linear/gs+rloo"].shortened(), epochs=4)
+    enough = iter([False] * 6 + [True])
+    with monkeypatch.context() as before:
+        before.setattr(Ensemble, "held_out", lambda self, images: {})
+        assert run(cell, tmp_path, lambda: next(enough))[0] is None
+    found, _ = run(cell, tmp_path)
+    assert {len(values) for record in found for values in record["curves"].values()} == {4}
+    assert all(record["curves"]["elbo_discrete"][0] is None for record in found)
+    assert all(record["curves"]["elbo_discrete"][-1] is not None for record in found)
+    assert collect([tmp_path / "out"]).cells
 
 
 @pytest.mark.parametrize(

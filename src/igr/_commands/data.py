@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-from igr._commands.common import needs, until_interrupted
+from igr._commands.common import needs, show, until_interrupted
 
 if TYPE_CHECKING:
     import typer
@@ -97,14 +97,13 @@ def _show(rows: Sequence[Status]) -> None:
         for row in rows:
             print(*row, sep="\t")
         return
-    from rich.console import Console
     from rich.table import Table
 
     table = Table("dataset", "where", "size", "train + validation + test", "licence", box=None, pad_edge=False)
     table.columns[1].overflow = "fold"  # a path is of use as a whole
     for row in rows:
         table.add_row(*row)
-    Console(highlight=False).print(table)
+    show(table)
 
 
 def _verify(names: Sequence[str], data_dir: Path | None) -> int:

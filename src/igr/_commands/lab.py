@@ -212,5 +212,6 @@ def _show(found: "Sequence[Record]", out: Path, parquet: Path | None) -> None:
     show(legend(found))
     typer.echo(f"\nThe picture is in {out / 'lab.png'}\nThe records are in {out / 'records.jsonl'}")
     if parquet is not None:
-        write_parquet(found, parquet)
+        with writing(parquet.parent, "--parquet"):
+            write_parquet(found, parquet)
         typer.echo(f"The table is in {parquet}")

@@ -125,12 +125,14 @@ def add(app: "typer.Typer") -> None:
             )
             events = _events(tensorboard) if tensorboard else None
             run_all = stack.enter_context(_on_ray(address, device)) if engine == "ray" else None
-            for folder, option in ((out, "--out"), (checkpoints, "--checkpoints")):
-                stack.enter_context(writing(folder, option))
+            if cells and engine == "local":
+                stack.enter_context(writing(checkpoints, "--checkpoints"))
+            stack.enter_context(writing(out))
             stop = stack.enter_context(stopping(max_minutes))  # after Ray, which has handlers of its own
+            log = None
             if log_json is not None:
-                stack.enter_context(writing(log_json.parent, "--log-json"))
-            log = stack.enter_context(log_json.open("a", encoding="utf-8")) if log_json else None
+                with writing(log_json.parent, "--log-json"):
+                    log = stack.enter_context(log_json.open("a", encoding="utf-8"))
             finished = train(cells, options, stop, log, run_all, events)
             finished = finished and _approximate(fits, options, stop, seed, smoke)
         if not finished:
@@ -352,19 +354,18 @@ def _display(cells: int) -> Iterator[Callable[[int, "Progress"], None]]:
     shown = sys.stderr.isatty()
     with Bars(*columns, console=Console(stderr=True), disable=not shown) as bars:
         tasks: dict[int, Any] = {}
-        told = 0, "", -math.inf  # which cell, its phase, and when, where there are lines and no bars
+        told: dict[int, tuple[str, float]] = {}  # the phase of a cell, and when, where there are lines and no bars
 
         def show(number: int, at: "Progress") -> None:
-            nonlocal told
             if number not in tasks:
                 tasks[number] = bars.add_task("", cell=f"{number}/{cells} {at.spec}", total=at.epochs)
             best = "" if at.best is None else f", best {at.best:.2f}"
             phase = at.phase if at.phase in ("training", "done") else f"{at.phase} images {100 * at.part:.0f} %"
             words = f"{phase}, {at.alive} of {at.members} alive{best}"
             bars.update(tasks[number], description=words, completed=at.epoch)
-            now = time.monotonic()
-            if not shown and (told[:2] != (number, at.phase) or now - told[2] > LINE_SECONDS):
-                told = number, at.phase, now
+            now, (phase_before, before) = time.monotonic(), told.get(number, ("", -math.inf))
+            if not shown and (phase_before != at.phase or now - before > LINE_SECONDS):
+                told[number] = at.phase, now
                 where = f"{number}/{cells} {at.spec}, epoch {at.epoch} of {at.epochs}"
                 print(f"igr: {where}: {words}", file=sys.stderr, flush=True)
 

@@ -250,7 +250,8 @@ class _Work:
         curves["epoch"].append(ensemble.epoch)
         curves["train_loss"].append(_plain(losses))
         for name, values in ensemble.held_out(held).items():
-            curves.setdefault(name, []).append(_plain(values))
+            before = [[None] * len(values) for _ in curves["epoch"][1:]]  # of a checkpoint that knew nothing of it
+            curves.setdefault(name, before).append(_plain(values))
 
     def measure(self) -> None:
         """Metrics of all members on the splits that choices may look at, then of the chosen ones on the test split."""

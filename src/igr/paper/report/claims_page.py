@@ -22,8 +22,8 @@ RULES = (
     "A claim on VAEs is read in four ways: by the published formula, which is not a bound, and by the "
     "importance-weighted bound; and with the temperatures that the discrete ELBO (the paper's rule) or the bound "
     "has chosen on validation images. Where one holds and another fails it depends on the selection, or, if that is "
-    "not what it depends on, on the formula. AIS, on few images and of linear models, stands beside them and is not counted: "
-    "where it says the contrary, it is to be believed.",
+    "not what it depends on, on the formula. AIS, on few images and of linear models, stands beside them and is not "
+    "counted: where it says the contrary, it is to be believed.",
     "A claim on several rows holds if it does for all of them, unless the paper itself allows for exceptions; "
     "“a variety of experiments” are more than half of the blocks of Table 1. “IGR” alone is its best variant by the "
     "same number, unless all are named.",

@@ -81,7 +81,7 @@ def _units(cell: Completion, said: Tensor, planar: tuple[Tensor, ...], eps: Tens
     On CUDA planar maps are a kernel: what is compiled has wrong gradients of them, see the VAEs' objective.
     """
     maps: Maps
-    if planar and kernels.usable(eps):
+    if planar and eps.dtype == torch.float32 and kernels.usable(eps):
         from igr.paper.planar_kernels import planar_flow
 
         maps = [lambda y: planar_flow(y, *planar)[0]]
