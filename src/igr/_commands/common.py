@@ -20,12 +20,13 @@ PIPED, WIDEST, WORD = 120, 10_000, 12  # columns of text that no terminal shows,
 
 
 @contextmanager
-def writing(out: Path, option: str = "--out") -> Iterator[None]:
+def writing(out: Path, option: str = "--out", *, make: bool = True) -> Iterator[None]:
     """The folder is made, and what cannot be written there, or somewhere that is not said, is the option's fault."""
     import typer
 
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        if make:
+            out.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
         if error.filename is not None:
