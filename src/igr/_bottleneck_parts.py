@@ -185,7 +185,7 @@ def default_temperature(relaxation: str, K: int) -> float:
     """
     like = "igr-i" if relaxation == "igr-planar" else relaxation
     num_samples = max(64, min(4096, 2**20 // K))
-    with torch.device("cpu"):
+    with torch.device("cpu"):  # wherever the layer is made, as above
         found = suggest_temperature(K, like, distance=DISTANCE, vanishing=0.99, num_samples=num_samples)
     return float(f"{found.temperature:.2g}")
 

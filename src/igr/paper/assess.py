@@ -120,7 +120,7 @@ def _metrics(members: _Members, full: bool, x: Tensor, generator: torch.Generato
     log_q = recovered(vae, x, members.tau, members.draws, generator)
     num_samples = budget.train_samples if train else budget.m
     scores = _scores(vae, x, log_q, num_samples, generator)
-    found = {"elbo_discrete": elbo_discrete(scores)}
+    found = {"elbo_discrete": elbo_discrete(scores.log_px, scores.kl)}
     if members.ensemble.has_relaxed_bound:
         prior = members.ensemble.prior.of_members(members.rows)
         noise = members.ensemble.draw_noise((1, *x.shape[:2], *vae.noise_shape), generator)

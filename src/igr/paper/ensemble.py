@@ -12,6 +12,7 @@ from torch import Tensor
 
 from igr.paper import assess
 from igr.paper.estimated import estimated_loss
+from igr.paper.evaluate import elbo_continuous, elbo_discrete
 from igr.paper.measure import Job, Pictures
 from igr.paper.models import EnsembleVae
 from igr.paper.noise import draw
@@ -73,14 +74,13 @@ class Ensemble(Trainer):
             x = self.pixels(images[start : start + size]).expand(len(self.members), -1, -1)
             shape = (1, x.shape[1], *self.vae.noise_shape)
             noise = torch.stack([self.draw_noise(shape, each) for each in generators], 1)  # (1, R, B, N, K)
-            log_px, kl = self._terms(x, noise.index_select(1, self._owner))
-            total += (log_px.double() - kl.double()).sum((0, -1))
+            total += self._bound(x, noise.index_select(1, self._owner)).sum(-1)
         return {"elbo_continuous" if self.has_relaxed_bound else "elbo_discrete": (total / len(images)).cpu()}
 
-    def _terms(self, x: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def _bound(self, x: Tensor, noise: Tensor) -> Tensor:
         if self.has_relaxed_bound:
-            return relaxed_terms(self.vae, x, self.tau, self.prior, noise)
-        return discrete_terms(self.vae, x, self.tau, noise)
+            return elbo_continuous(*relaxed_terms(self.vae, x, self.tau, self.prior, noise))
+        return elbo_discrete(*discrete_terms(self.vae, x, self.tau, noise))
 
     def jobs(self, rows: Sequence[int], images: Images, split: str, budget: Any, full: bool) -> list[Job]:
         return assess.jobs(self, rows, images, split, budget, full)

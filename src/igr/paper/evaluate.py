@@ -231,12 +231,16 @@ def decode(log_px: Decoder, z: Tensor) -> Tensor:
     return value.double()
 
 
-def elbo_discrete(scores: Scores) -> Tensor:
+def elbo_discrete(log_px: Tensor, kl: Tensor) -> Tensor:
     r"""The evidence lower bound of the discrete model, with an exact divergence.
 
     .. math:: \frac1S \sum_s \log p(x | z_s) - KL(q(z | x) \| p(z)), \qquad z_s \sim q(z | x)
+
+    Arguments:
+        log_px: :math:`\log p(x | z_s)`, shape ``(S, E, B)``.
+        kl: the divergence, shape ``(E, B)``.
     """
-    return scores.log_px.mean(0) - scores.kl
+    return log_px.double().mean(0) - kl.double()
 
 
 def log_likelihood(scores: Scores, num_samples: int | None = None) -> Tensor:

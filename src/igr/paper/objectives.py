@@ -94,10 +94,10 @@ def relaxed_terms(vae: EnsembleVae, x: Tensor, tau: Tensor, prior: Prior, noise:
 
 
 def discrete_terms(vae: EnsembleVae, x: Tensor, tau: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """log p(x | D) of hard samples, ``(S, E, B)``, and the divergence of their categoricals, ``(1, E, B)``."""
+    """log p(x | D) of hard samples, ``(S, E, B)``, and the divergence of their categoricals, ``(E, B)``."""
     cell, parameters = vae.cell, vae.encode(x)
     sample = _draw(cell, parameters, vae.flow, tau, noise)
-    return vae.log_px(x, _hard(cell, sample)), discrete_kl(cell.method, parameters).unsqueeze(0)
+    return vae.log_px(x, _hard(cell, sample)), discrete_kl(cell.method, parameters)
 
 
 def posterior(vae: EnsembleVae, x: Tensor, tau: Tensor) -> Relaxation:

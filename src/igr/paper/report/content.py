@@ -59,6 +59,11 @@ FURTHER = {  # sections of tables, and what is said of them
     "beyond": "Rows that the paper does not have: other objectives, forward passes and estimators of the gradient, on "
     "the same architectures.",
 }
+CURVES = (
+    "at the τ that the discrete ELBO has chosen; mean ± standard deviation over seeds. Diamonds: the test split, "
+    "after training. The first epochs may lie below the frame."
+)
+DOTTED = " Dotted: the training objective, on training images; with the discrete KL alone, of relaxed samples."
 
 
 def compose(found: Records) -> Document:
@@ -123,12 +128,15 @@ def _other_protocols(cells: Sequence[Cell]) -> Iterator[Section]:
 
 
 def _figures(cells: Sequence[Cell]) -> Iterator[Section]:
+    from igr.paper.report.figures import CONTINUOUS, DISCRETE
+
     relaxed: list[Image] = []
     discrete: list[Image] = []
     temperatures: list[Image] = []
     for some in charts.by_place(cells):
-        relaxed.extend(_elbos(some, "continuous"))
-        discrete.extend(_elbos([cell for cell in some if cell.settings.get("objective") == "discrete"], "discrete"))
+        trained = [cell for cell in some if cell.settings.get("objective") == "discrete"]
+        relaxed.extend(charts.course(some, CONTINUOUS, "ELBO of the relaxed model", CURVES))
+        discrete.extend(charts.course(trained, DISCRETE, "discrete ELBO, one sample for each image,", CURVES + DOTTED))
         temperatures.append(charts.choices(some, "τ", "discrete ELBO and bound", _untempered(some)))
     if relaxed:
         yield Section("Continuous ELBO", tuple(relaxed))
@@ -136,21 +144,6 @@ def _figures(cells: Sequence[Cell]) -> Iterator[Section]:
         yield Section("Discrete ELBO in training", tuple(discrete))
     if temperatures:
         yield Section("Temperatures", tuple(temperatures))
-
-
-def _elbos(cells: Sequence[Cell], kind: str) -> Iterator[Image]:
-    """The bound that is trained, relaxed or discrete, against epochs."""
-    from igr.paper.report.figures import CONTINUOUS, DISCRETE
-
-    words = (
-        "at the τ that the discrete ELBO has chosen; mean ± standard deviation over seeds. Diamonds: the test split, "
-        "after training. The first epochs may lie below the frame."
-    )
-    if kind == "continuous":
-        yield from charts.course(cells, CONTINUOUS, "ELBO of the relaxed model", words)
-    else:
-        dotted = " Dotted: the training objective, on training images; with the discrete KL alone, of relaxed samples."
-        yield from charts.course(cells, DISCRETE, "discrete ELBO, one sample for each image,", words + dotted)
 
 
 def _untempered(cells: Sequence[Cell]) -> str:
