@@ -1,4 +1,4 @@
-"""Frequency tables on a CUDA device, and what annealing asks of linear decoders, by compiled kernels."""
+"""Frequency tables on a CUDA device, and what metrics ask of decoders, by compiled kernels."""
 
 import math
 from dataclasses import replace
@@ -12,6 +12,7 @@ from torch import Tensor
 from igr import kernels
 from igr.distributions import InvertibleGaussian
 from igr.functional import harden
+from igr.paper import assess
 from igr.paper.ais import log_likelihood_ais
 from igr.paper.ensemble import Ensemble
 from igr.paper.evaluate import frequency_table
@@ -107,14 +108,19 @@ def test_a_diverged_member_has_no_frequencies():
     assert torch.equal(table.isnan(), lost.unsqueeze(-1).expand_as(table))
 
 
+def decoders(id: str, num_images: int) -> tuple[Ensemble, Tensor]:
+    """Two untrained members, and images."""
+    cell = replace(SPECS[id], temperatures=(0.5,), seeds=(1, 2), batch_size=5)
+    images = np.random.default_rng(0).integers(256 if "fmnist" in id else 2, size=(num_images, 784)).astype(np.uint8)
+    made = Ensemble(cell, images, torch.device("cuda"), torch.float32)
+    return made, made.pixels(torch.from_numpy(images).cuda()).expand(2, -1, -1)
+
+
 @pytest.mark.parametrize("id", ["table1/mnist/linear/igr-i", "table1/fmnist/linear/igr-i"], ids=["binary", "grey"])
 def test_annealing_asks_a_linear_decoder_by_a_kernel(id: str):
     from igr.paper.ais_kernels import conditional_of
 
-    cell = replace(SPECS[id], temperatures=(0.5,), seeds=(1, 2), batch_size=5)
-    images = np.random.default_rng(0).integers(256 if "fmnist" in id else 2, size=(5, 784)).astype(np.uint8)
-    made = Ensemble(cell, images, torch.device("cuda"), torch.float32)
-    x = made.pixels(torch.from_numpy(images).cuda()).expand(2, 5, 784)
+    made, x = decoders(id, 5)
     conditional = conditional_of(made.vae, x)
     index = torch.randint(K, (3, 2, 5, 20), device="cuda")
     found = conditional(index, 7)
@@ -128,3 +134,19 @@ def test_annealing_asks_a_linear_decoder_by_a_kernel(id: str):
     ways = (conditional, None)
     fast, plain = (log_likelihood_ais(*arguments, generator=generator(3), conditional=way) for way in ways)
     assert (fast - plain).abs().median() < 0.01  # rounding may turn a chain of some image
+
+
+@pytest.mark.parametrize("architecture", ["linear", "nonlinear"])
+@pytest.mark.parametrize("dataset", ["mnist", "fmnist"], ids=["binary", "grey"])
+def test_samples_are_decoded_by_kernels(dataset: str, architecture: str):
+    S, B = 400, 30
+    made, x = decoders(f"table1/{dataset}/{architecture}/gs", B)
+    log_q = (2 * torch.randn(2, B, 20, K, device="cuda")).log_softmax(-1)
+    fast = assess._scores(made.vae, x, log_q, S, generator(1))
+    with kernels.disabled():
+        plain = assess._scores(made.vae, x, log_q, S, generator(2))
+    assert torch.equal(fast.kl, plain.kl)
+    for name in ("log_px", "log_pz", "log_qz"):
+        one, other = getattr(fast, name), getattr(plain, name)
+        error = ((one.var(0) + other.var(0)) / S).sqrt()
+        assert ((one.mean(0) - other.mean(0)).abs() <= 5 * error + 1e-6).all(), name

@@ -8,11 +8,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from scipy import stats
+from torch.distributions import Bernoulli, Normal
 
 pytest.importorskip("triton", reason="needs Triton")
 
 from igr.paper.discrete_kernels import draw, log_likelihoods
 from igr.paper.evaluate import distribution_function, log_prob_of
+from igr.paper.likelihood import BINARY
+from igr.paper.models import GREY
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -71,21 +74,29 @@ def test_impossible_categories_and_nan():
 
 
 @pytest.mark.parametrize(("hidden", "tolerance"), [((), 2e-5), ((33,), 2e-3), ((150, 20), 2e-3)])
+@pytest.mark.parametrize("kind", [BINARY, *GREY.values()], ids=["binary", "grey", "published"])
 @pytest.mark.parametrize("shared", [False, True])
-def test_log_likelihoods(hidden, tolerance, shared):
-    """Without hidden layers as in float32; with them to about 2^-16 of the products."""
+def test_log_likelihoods(hidden, tolerance, kind, shared):
+    """Without hidden layers as in float32; with them to about 2^-16 of the products, which small scales magnify."""
     E, S, B, N, K, D = 2, 3, 50, 4, 5, 137
     index = torch.randint(K, (E, S, B, N), device=DEVICE).to(torch.uint8)
-    x = (torch.rand(E, B, D, device=DEVICE) < 0.3).float()
+    x = torch.rand(E, B, D, device=DEVICE)
+    x = x if kind.grey else (x < 0.3).float()
     x = x[:1].expand(E, -1, -1) if shared else x
-    sizes = (N * K, *hidden, D)
+    sizes = (N * K, *hidden, (1 + kind.grey) * D)
     shapes = list(pairwise(sizes))
     weights = [torch.randn(E, i, o).div(math.sqrt(i)).float().to(DEVICE) for i, o in shapes]
     biases = [torch.randn(E, 1, o).float().to(DEVICE) for _, o in shapes]
     h = F.one_hot(index.long(), K).double().flatten(-2).flatten(1, 2)
     for i, (w, b) in enumerate(zip(weights, biases, strict=True)):
         h = torch.baddbmm(b.double(), h.relu() if i else h, w.double())
-    logits = h.unflatten(1, (S, B)).transpose(0, 1)
-    expected = (x * logits - F.softplus(logits)).sum(-1)
-    found = log_likelihoods(x, index, weights, biases, K)
+    said = h.unflatten(1, (S, B)).transpose(0, 1)
+    if kind.grey:
+        said = torch.where(said > 0, said, said.exp() - 1) if kind.elu else said
+        mean, scale = 1 / (1 + (-said[..., :D]).exp()), kind.floor + (1 + said[..., D:].exp()).log()
+        expected = Normal(mean, scale).log_prob(x.double()).sum(-1)
+        tolerance *= 4
+    else:
+        expected = Bernoulli(logits=said).log_prob(x.double()).sum(-1)
+    found = log_likelihoods(x, index, weights, biases, K, kind)
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=tolerance * math.sqrt(D / 100))

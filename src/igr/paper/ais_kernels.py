@@ -8,32 +8,19 @@ program has the sum of these, and nothing of what it makes of it for each value 
 
 from __future__ import annotations
 
-import math
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from igr import kernels
-from igr.kernels._random import exp, log, reciprocal
 from igr.paper.ais import Conditional
-from igr.paper.models import SCALE_FLOOR, EnsembleVae
+from igr.paper.likelihood_kernels import bernoulli_pixels, gaussian_pixels
+from igr.paper.models import EnsembleVae
 
 __all__ = ["conditional_of"]
 
 NUM_WARPS = 4
-_HALF_LOG_TAU = tl.constexpr(0.5 * math.log(2 * math.pi))
-
-
-@triton.jit
-def _softplus(x):
-    return tl.maximum(x, 0.0) + log(1.0 + exp(-tl.abs(x)))
-
-
-@triton.jit
-def _elu(x):
-    return tl.where(x > 0, x, exp(tl.minimum(x, 0.0)) - 1.0)
 
 
 @triton.jit
@@ -67,13 +54,9 @@ def _conditional_kernel(
         said = first + tl.load(row, mask=inside, other=0.0)
         if GREY:
             scale = second + tl.load(row + D, mask=inside, other=0.0)
-            if ELU:
-                said, scale = _elu(said), _elu(scale)
-            scale = FLOOR + _softplus(scale)
-            error = (pixel - reciprocal(1.0 + exp(-said))) * reciprocal(scale)
-            fit = -0.5 * error * error - log(scale) - _HALF_LOG_TAU
+            fit = gaussian_pixels(pixel, said, scale, ELU, FLOOR)
         else:
-            fit = pixel * said - _softplus(said)
+            fit = bernoulli_pixels(pixel, said)
         tl.store(out + state * K + k, tl.sum(tl.where(inside, fit, 0.0), 0))
 
 
@@ -91,8 +74,7 @@ class _Linear:
     def __init__(self, vae: EnsembleVae, x: Tensor) -> None:
         self.x = x if x.stride(-1) == 1 else x.contiguous()
         self.weight, self.bias = (t.detach().contiguous() for t in (vae.weights[-1], vae.biases[-1]))
-        self.grey, self.published = vae.grey, vae.cell.protocol == "published"
-        self.K = vae.shape[1]
+        self.pixels, self.K = vae.pixels, vae.shape[1]
 
     def __call__(self, index: Tensor, n: int) -> Tensor:
         (S, E, B, N), D, P = index.shape, self.x.shape[-1], self.weight.shape[-1]
@@ -100,7 +82,6 @@ class _Linear:
         with torch.cuda.device_of(self.x):  # launches go to the current one
             _conditional_kernel[(S * E * B,)](
                 out, self.x, self.weight, self.bias, index.contiguous(), n, E, B, *self.x.stride()[:2],
-                N, self.K, D, P, self.grey, self.published, 1e-6 if self.published else SCALE_FLOOR,
-                triton.next_power_of_2(D), num_warps=NUM_WARPS,
+                N, self.K, D, P, *self.pixels, triton.next_power_of_2(D), num_warps=NUM_WARPS,
             )  # fmt: skip
         return out.double()

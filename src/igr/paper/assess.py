@@ -134,15 +134,15 @@ def _metrics(members: _Members, full: bool, x: Tensor, generator: torch.Generato
 
 
 def _scores(vae: EnsembleVae, x: Tensor, log_q: Tensor, num_samples: int, generator: torch.Generator) -> Scores:
-    """What the metrics are made of; by kernels for binary images on CUDA, where it is most of the work."""
-    if vae.grey or not kernels.usable(x, log_q):
+    """What the metrics are made of; by kernels on CUDA, where it is most of the work."""
+    if not kernels.usable(x, log_q):
         return score(log_q, uniform(log_q), lambda z: vae.log_px(x, z), num_samples, generator=generator)
     from igr.paper.discrete_kernels import draw, log_likelihoods
 
     table, prior = tables(log_q, uniform(log_q))
     drawn = draw(distribution_function(table), table, prior, num_samples, generator)
     decoder = list(vae.weights[vae.depth :]), list(vae.biases[vae.depth :])
-    log_px = log_likelihoods(x, drawn.categories, *decoder, log_q.shape[-1])
+    log_px = log_likelihoods(x, drawn.categories, *decoder, log_q.shape[-1], vae.pixels)
     return Scores(log_px.double(), drawn.log_pz, drawn.log_qz, categorical_kl(table, prior).sum(-1))
 
 
@@ -176,9 +176,8 @@ def _table_deviation(members: _Members, x: Tensor, generator: torch.Generator) -
     mu, sigma = (part[..., :TABLE_VARIABLES, :].double().cpu() for part in members.vae.encode(x))
     sigma = sigma.exp()
     fine = (mu.isfinite() & (sigma > 0) & sigma.isfinite()).all(-1, keepdim=True)
-    leftover = members.vae.cell.protocol == "honest"
     mu, sigma = torch.where(fine, mu, 0.0), torch.where(fine, sigma, 1.0)
-    exact = recovered_log_probs_stick_breaking(mu, sigma, leftover)
+    exact = recovered_log_probs_stick_breaking(mu, sigma, members.vae.cell.protocol == "honest")
     error = (table.double().cpu().exp() - torch.where(fine, exact, math.nan).exp()).abs()
     return {"table_deviation": error.amax((-2, -1))}
 

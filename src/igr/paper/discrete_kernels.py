@@ -19,7 +19,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from igr.kernels._random import _HARDWARE, exp, log2, philox
+from igr.kernels._random import _HARDWARE, philox
+from igr.paper.likelihood import BINARY, Pixels
+from igr.paper.likelihood_kernels import bernoulli_pixels, gaussian_pixels
 
 __all__ = ["draw", "log_likelihoods"]
 
@@ -27,8 +29,8 @@ Pieces = tuple[Tensor, Tensor, Tensor]
 
 UNIFORM = tl.constexpr(7)  # a kind of noise that no sampler has
 
-# rows, outputs and inputs of a tile, warps and stages of the pipeline
-TILES = {"layer": (128, 128, 32, 8, 3), "last": (128, 128, 32, 8, 3)}
+# rows, outputs and inputs of a tile, warps and stages of the pipeline; grey pixels have two tiles at once
+TILES = {"layer": (128, 128, 32, 8, 3), "binary": (128, 128, 32, 8, 3), "grey": (128, 64, 32, 8, 3)}
 HIDDEN_NUMBERS = 2**30  # of hidden layers that are held at once
 
 
@@ -116,23 +118,27 @@ def _layer_kernel(
 def _last_kernel(
     h, w0, w1, w2, b, x, out, rows, B, sxe,
     NI: tl.constexpr, NO: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    D: tl.constexpr, GREY: tl.constexpr, ELU: tl.constexpr, FLOOR: tl.constexpr,
 ):  # fmt: skip
-    """The log-likelihood of images given some rows of h: the sum over pixels of x l - log(1 + e^l), l = h W + b."""
+    """The log-likelihood of images of D pixels given some rows of h, by what h W + b says of them."""
     r = tl.program_id(0) * BM + tl.arange(0, BM)
     e = tl.program_id(1).to(tl.int64)
-    width = NI if K == 0 else NI // K
-    weights = e * (NI * NO)
+    h += e * rows * (NI if K == 0 else NI // K)
+    w0, w1, w2, b = w0 + e * (NI * NO), w1 + e * (NI * NO), w2 + e * (NI * NO), b + e * NO
     total = tl.zeros((BM,), dtype=tl.float32)
-    for first in range(0, NO, BN):
+    for first in range(0, D, BN):
         o = first + tl.arange(0, BN)
-        acc = _product(
-            h + e * rows * width, w0 + weights, w1 + weights, w2 + weights, r, rows, o, NI, NO, K, BM, BN, BK
-        )  # fmt: skip
-        logits = acc + tl.load(b + e * NO + o, mask=o < NO, other=0.0)[None, :]
-        inside = (r[:, None] < rows) & (o[None, :] < NO)
-        ink = tl.load(x + e * sxe + (r % B)[:, None] * NO + o[None, :], mask=inside, other=0.0)
-        softplus = tl.maximum(logits, 0.0) + 0.6931471805599453 * log2(1 + exp(-tl.abs(logits)))
-        total += tl.sum(tl.where(inside, ink * logits - softplus, 0.0), 1)
+        said = _product(h, w0, w1, w2, r, rows, o, NI, NO, K, BM, BN, BK)
+        said += tl.load(b + o, mask=o < NO, other=0.0)[None, :]
+        inside = (r[:, None] < rows) & (o[None, :] < D)
+        pixel = tl.load(x + e * sxe + (r % B)[:, None] * D + o[None, :], mask=inside, other=0.0)
+        if GREY:
+            scale = _product(h, w0, w1, w2, r, rows, o + D, NI, NO, K, BM, BN, BK)
+            scale += tl.load(b + D + o, mask=D + o < NO, other=0.0)[None, :]
+            fit = gaussian_pixels(pixel, said, scale, ELU, FLOOR)
+        else:
+            fit = bernoulli_pixels(pixel, said)
+        total += tl.sum(tl.where(inside, fit, 0.0), 1)
     tl.store(out + e * rows + r, total, mask=r < rows)
 
 
@@ -163,26 +169,31 @@ def draw(cdf: Tensor, log_q: Tensor, log_p: Tensor, num_samples: int, generator:
     return Drawn(index, log_qz, log_pz)
 
 
-def log_likelihoods(x: Tensor, index: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], K: int) -> Tensor:
-    """log p(x | z), ``(S, E, B)``, of binary images ``(E, B, D)`` by a decoder with ReLU between its layers.
+def log_likelihoods(
+    x: Tensor, index: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], K: int, kind: Pixels = BINARY
+) -> Tensor:
+    """log p(x | z), ``(S, E, B)``, of images ``(E, B, D)`` by a decoder with ReLU between its layers.
 
     Arguments:
-        x: 0 and 1, float32.
+        x: the images, float32.
         index: the categories, ``(E, S, B, N)`` bytes.
         weights: of the decoder, ``(E, in, out)`` each, the first with N K inputs.
         biases: ``(E, 1, out)`` each.
         K: how many categories there are.
+        kind: what their pixels are.
     """
     E, S, B, _ = index.shape
     pieces, hidden = [_pieces(w) for w in weights], sum(w.shape[2] for w in weights[:-1])
     x = x if x.stride()[1:] == (x.shape[-1], 1) else x.contiguous()
     size = S if not hidden else max(1, HIDDEN_NUMBERS // (E * B * hidden))
     with torch.cuda.device_of(x):  # launches go to the current one
-        parts = [_decoded(x, index[:, start : start + size], pieces, biases, K) for start in range(0, S, size)]
+        parts = [_decoded(x, index[:, start : start + size], pieces, biases, K, kind) for start in range(0, S, size)]
     return torch.cat(parts)
 
 
-def _decoded(x: Tensor, index: Tensor, pieces: Sequence[Pieces], biases: Sequence[Tensor], K: int) -> Tensor:
+def _decoded(
+    x: Tensor, index: Tensor, pieces: Sequence[Pieces], biases: Sequence[Tensor], K: int, kind: Pixels
+) -> Tensor:
     E, S, B = index.shape[:3]
     rows, h = S * B, index.contiguous()
     for i, (w, b) in enumerate(zip(pieces, biases, strict=True)):
@@ -195,11 +206,12 @@ def _decoded(x: Tensor, index: Tensor, pieces: Sequence[Pieces], biases: Sequenc
                 h, *w, b, y, rows, NI, NO, categories, BM, BN, BK, num_warps=warps, num_stages=stages
             )  # fmt: skip
             h = y
-    BM, BN, BK, warps, stages = TILES["last"]
+    BM, BN, BK, warps, stages = TILES["grey" if kind.grey else "binary"]
     out = torch.empty(E, rows, device=x.device)
     _last_kernel[(triton.cdiv(rows, BM), E)](
-        h, *w, b, x, out, rows, B, x.stride(0), NI, NO, categories, BM, BN, BK, num_warps=warps, num_stages=stages
-    )
+        h, *w, b, x, out, rows, B, x.stride(0), NI, NO, categories, BM, BN, BK, x.shape[-1], *kind,
+        num_warps=warps, num_stages=stages,
+    )  # fmt: skip
     return out.view(E, S, B).transpose(0, 1)
 
 

@@ -50,7 +50,7 @@ class Ensemble(Trainer):
     ) -> None:
         members = cell.members()
         self.vae = EnsembleVae(cell, [m.seed for m in members], num_pixels=images.shape[1], dtype=dtype, **sizes)
-        self.grey = self.vae.grey
+        self.grey = self.vae.pixels.grey
         super().__init__(cell, self.vae, images, device, dtype)
         self.tau = torch.tensor([m.tau for m in members], dtype=dtype, device=device).view(-1, 1, 1, 1)
         self.prior = prior_of(cell, [m.prior_temperature for m in members], self.vae.shape[1], dtype, device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +11,36 @@ from torch import Tensor
 
 from igr import kernels
 
-__all__ = ["bernoulli_log_prob", "gaussian_log_prob"]
+__all__ = ["BINARY", "Pixels", "bernoulli_log_prob", "gaussian_log_prob"]
+
+
+class Pixels(NamedTuple):
+    """What D pixels are, given what a decoder says: D logits, or of grey ones D means and then D scales.
+
+    The mean of a grey pixel is sigmoid(·), its scale the floor + softplus(·).
+    """
+
+    grey: bool
+    elu: bool = False
+    """Whether what is said of grey pixels goes through an ELU first."""
+    floor: float = 0.0
+
+    def log_prob(self, x: Tensor, said: Tensor) -> Tensor:
+        """log p(x | z), summed over the pixels; shapes broadcast but for the last axis."""
+        if not self.grey:
+            return bernoulli_log_prob(x, said)
+        mean, scale = (F.elu(said) if self.elu else said).chunk(2, -1)
+        return gaussian_log_prob(x, mean.sigmoid(), self.floor + F.softplus(scale))
+
+    def mean(self, said: Tensor) -> Tensor:
+        """The expected pixels, in [0, 1]."""
+        if not self.grey:
+            return said.sigmoid()
+        mean = said.chunk(2, -1)[0]
+        return (F.elu(mean) if self.elu else mean).sigmoid()
+
+
+BINARY = Pixels(grey=False)
 
 
 class _Bernoulli(torch.autograd.Function):

@@ -1,15 +1,47 @@
-"""The log-likelihood of binary images as a Triton kernel: logits are read once, and nothing else is written."""
+"""The log-likelihood of binary images as a Triton kernel, and of pixels, binary or grey, for others to add up."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
 from __future__ import annotations
+
+import math
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["bernoulli_rows"]
+from igr.kernels._random import exp, log, reciprocal
+
+__all__ = ["bernoulli_pixels", "bernoulli_rows", "gaussian_pixels"]
+
+_HALF_LOG_TAU = tl.constexpr(0.5 * math.log(2 * math.pi))
+
+
+@triton.jit
+def _softplus(x):
+    return tl.maximum(x, 0.0) + log(1.0 + exp(-tl.abs(x)))
+
+
+@triton.jit
+def _elu(x):
+    return tl.where(x > 0, x, exp(tl.minimum(x, 0.0)) - 1.0)
+
+
+@triton.jit
+def bernoulli_pixels(x, logits):
+    """log p(x) of each pixel."""
+    return x * logits - _softplus(logits)
+
+
+@triton.jit
+def gaussian_pixels(x, mean, scale, ELU: tl.constexpr, FLOOR: tl.constexpr):
+    """log p(x) of each pixel, from what is said of its mean and scale."""
+    if ELU:
+        mean, scale = _elu(mean), _elu(scale)
+    scale = FLOOR + _softplus(scale)
+    error = (x - reciprocal(1.0 + exp(-mean))) * reciprocal(scale)
+    return -0.5 * error * error - log(scale) - _HALF_LOG_TAU
 
 
 @triton.jit
@@ -22,8 +54,7 @@ def _bernoulli_kernel(
     d = tl.arange(0, BLOCK)
     at = tl.load(logits + i * l0 + j * l1 + k * l2 + d, mask=d < D, other=0.0)
     ink = tl.load(x + i * x0 + j * x1 + k * x2 + d, mask=d < D, other=0.0)
-    softplus = tl.maximum(at, 0.0) + tl.log(1 + tl.exp(-tl.abs(at)))
-    tl.store(out + row, tl.sum(tl.where(d < D, ink * at - softplus, 0.0), 0))
+    tl.store(out + row, tl.sum(tl.where(d < D, bernoulli_pixels(ink, at), 0.0), 0))
 
 
 def bernoulli_rows(x: Tensor, logits: Tensor) -> Tensor:

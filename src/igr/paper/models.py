@@ -13,12 +13,11 @@ from itertools import pairwise
 from typing import TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from igr.paper.compiled import fast
 from igr.paper.layers import Factors, layers
-from igr.paper.likelihood import bernoulli_log_prob, gaussian_log_prob
+from igr.paper.likelihood import BINARY, Pixels
 from igr.paper.streams import generator_of
 from igr.paper.trained import DIFFERENTIATED_TWICE
 from igr.paper.vae import Vae
@@ -29,6 +28,7 @@ M = TypeVar("M", bound=nn.Module)
 
 HIDDEN = {"linear": (), "nonlinear": (512, 256)}
 SCALE_FLOOR = 0.1  # of the Gaussian decoder: without one, pixels that are black in every image have infinite density
+GREY = {"honest": Pixels(True, floor=SCALE_FLOOR), "published": Pixels(True, elu=True, floor=1e-6)}
 PLANAR_LAYERS, PLANAR_STD = 2, 0.05
 MOST_LOC, MOST_LOG_SCALE = 5.0, 1.5  # of parameters that are bounded
 CONTROL_UNITS = 50  # of the hidden layer of a control variate
@@ -61,11 +61,11 @@ class EnsembleVae(nn.Module):
     ) -> None:
         super().__init__()
         self.cell, self.shape = cell, (num_variables, num_categories)
-        self.grey = cell.dataset == "fmnist"
+        self.pixels = GREY[cell.protocol] if cell.dataset == "fmnist" else BINARY
         hidden, coded = HIDDEN[cell.architecture], num_variables * num_categories
         parameters = coded if cell.method == "gs" else 2 * num_variables * (num_categories - 1)
         encoder = [num_pixels, *hidden, parameters]
-        decoder = [coded, *reversed(hidden), (2 if self.grey else 1) * num_pixels]
+        decoder = [coded, *reversed(hidden), (2 if self.pixels.grey else 1) * num_pixels]
         sizes = [*pairwise(encoder), *pairwise(decoder)]
         generators = [generator_of(seed, "weights") for seed in seeds]
         self.weights = nn.ParameterList([glorot(generators, *size).to(dtype) for size in sizes])
@@ -137,15 +137,11 @@ class EnsembleVae(nn.Module):
         """log p(x | z), ``(S, E, B)``, for x of shape ``(E, B, D)``."""
         # compiled functions lose second derivatives, and do not always say so
         once = self.cell.estimator not in DIFFERENTIATED_TWICE
-        return (fast(_log_prob, x) if once else _log_prob)(x, self.decode(z), self.grey, self.cell.protocol)
+        return (fast(Pixels.log_prob, x) if once else Pixels.log_prob)(self.pixels, x, self.decode(z))
 
     def mean_image(self, z: Tensor) -> Tensor:
         """The expected pixels, in [0, 1], shape ``(S, E, B, D)``."""
-        pixels = self.decode(z)
-        if not self.grey:
-            return pixels.sigmoid()
-        mean = pixels.chunk(2, -1)[0]
-        return (F.elu(mean) if self.cell.protocol == "published" else mean).sigmoid()
+        return self.pixels.mean(self.decode(z))
 
     def _layers(self, h: Tensor, first: int, end: int) -> Tensor:
         return layers(h, self.weights[first:end], self.biases[first:end], self.factors)
@@ -164,17 +160,6 @@ def parameters_of(said: Tensor, noise_shape: tuple[int, int], cell: Vae) -> tupl
     if cell.parameters == "bounded":
         return tuple(most * (each / most).tanh() for each, most in ((mu, MOST_LOC), (xi, MOST_LOG_SCALE)))
     return mu, xi
-
-
-def _log_prob(x: Tensor, pixels: Tensor, grey: bool, protocol: str) -> Tensor:
-    """log p(x | z) from what the decoder says."""
-    if not grey:
-        return bernoulli_log_prob(x, pixels)
-    if protocol == "published":
-        mean, scale = F.elu(pixels).chunk(2, -1)
-        return gaussian_log_prob(x, mean.sigmoid(), 1e-6 + F.softplus(scale))
-    mean, scale = pixels.chunk(2, -1)
-    return gaussian_log_prob(x, mean.sigmoid(), SCALE_FLOOR + F.softplus(scale))
 
 
 def _by_member(z: Tensor) -> Tensor:
