@@ -6,13 +6,14 @@ import pytest
 import torch
 from scipy import stats
 from torch import Tensor
+from torch.distributions import ExpTransform, MultivariateNormal, Normal
 
 import igr.kernels
-from igr.distributions import GumbelSoftmax, InvertibleGaussian
+from igr.distributions import GumbelSoftmax, InvertibleGaussian, InvertibleReparameterization
 from igr.functional import NoiseSource, harden
 from igr.paper import evaluate
 from igr.recovery import recovered_log_probs, recovered_log_probs_stick_breaking
-from igr.transforms import Planar, StickBreaking
+from igr.transforms import Planar, SoftmaxPlusPlus, StickBreaking, VertexInterpolation
 
 pytest.importorskip("triton")
 
@@ -187,6 +188,15 @@ def test_tables_are_made_of_the_counts(kind: str, calls):
     assert not torch.equal(table[~lost], evaluate.frequency_table(q, 12, 0.25, generator=generator)[~lost])
 
 
+def test_the_nearest_vertex_of_sticks_is_the_longest_one(calls):
+    loc, tau = torch.randn(2, 3, 4, 3), torch.rand(2, 1, 1, 1)
+    sticks = InvertibleGaussian(loc, 0.7, tau, flow=StickBreaking())
+    vertex = InvertibleReparameterization(Normal(loc, 0.7), VertexInterpolation(tau))
+    one, other = (evaluate.frequency_table(q, 12, generator=torch.Generator().manual_seed(3)) for q in (sticks, vertex))
+    assert calls == [12, 12]
+    assert torch.equal(one, other)
+
+
 def test_a_member_whose_flow_diverged_has_no_frequencies(calls):
     u, w, b = torch.randn(2, 1, 4, 3), torch.randn(2, 1, 4, 3), torch.randn(2, 1, 4)
     w[0, 0, 1, 0], b[1, 0, 2] = math.nan, math.inf
@@ -211,16 +221,18 @@ def test_all_else_goes_the_way_of_pytorch(calls):
     loc, flow = torch.randn(4, 3), Planar(torch.randn(3), torch.randn(3))
     others = [
         (InvertibleGaussian(loc.double(), 1.0, 0.5), None),
-        (InvertibleGaussian(loc.bfloat16(), 1.0, 0.5), None),
         (InvertibleGaussian(loc, 1.0, 0.5), Zeros()),
         (InvertibleGaussian(loc, 1.0, 0.5, flow=Other(flow.u, flow.w)), None),
         (InvertibleGaussian(loc, 1.0, 0.5, flow=[flow, StickBreaking()]), None),
         (InvertibleGaussian(loc, 1.0, 0.5, flow=Planar(flow.u.double(), flow.w.double())), None),
         (InvertibleGaussian(torch.randn(4, 21), 1.0, 0.5), None),
         (GumbelSoftmax(0.5, loc), None),
+        (InvertibleReparameterization(MultivariateNormal(loc, torch.eye(3)), SoftmaxPlusPlus(0.5)), None),
+        (InvertibleReparameterization(Normal(loc, 1.0), [ExpTransform(), SoftmaxPlusPlus(0.5)]), None),
     ]
     for q, generator in others:
         assert evaluate.frequency_table(q, 10, generator=generator).isfinite().all()
     assert not calls
     evaluate.frequency_table(InvertibleGaussian(loc, 1.0, 0.5, flow=flow), 10)
-    assert calls
+    evaluate.frequency_table(InvertibleGaussian(loc.bfloat16(), 1.0, 0.5), 10)  # whose base is in float32
+    assert len(calls) == 2

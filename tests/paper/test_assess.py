@@ -9,7 +9,14 @@ import scipy.stats
 import torch
 from torch.distributions import Normal, kl_divergence
 
-from igr import GumbelSoftmax, InvertibleGaussian, Planar, StickBreaking
+from igr import (
+    GumbelSoftmax,
+    InvertibleGaussian,
+    InvertibleReparameterization,
+    Planar,
+    StickBreaking,
+    VertexInterpolation,
+)
 from igr.paper.assess import Budget
 from igr.paper.ensemble import Ensemble
 from igr.paper.measure import assess
@@ -31,6 +38,7 @@ CASES = {
     "igr-planar": ("mnist/linear/igr-planar", {}),
     "gs": ("mnist/linear/gs", {"prior_temperatures": (Times(2.0),)}),
     "igr-sb-published": ("mnist/linear/igr-sb", {"protocol": "published"}),
+    "igr-sb-vertex": ("mnist/linear/igr-sb", {"onto": "vertex"}),
     "igr-i-grey": ("fmnist/linear/igr-i", {}),
 }
 BASIC = {"elbo_discrete", "elbo_continuous"}
@@ -183,6 +191,8 @@ class Exact:
         else:
             mu, xi = h.unflatten(-1, (2, N, K - 1)).unbind(2)
             q = InvertibleGaussian(mu, xi.exp(), tau, flow=flow_of(made, rows))
+            if cell.onto == "vertex":
+                q = InvertibleReparameterization(Normal(mu, xi.exp()), VertexInterpolation(tau))
             p = InvertibleGaussian(made.prior.loc.expand(N, K - 1), made.prior.scale, tau)
         log_z, log_q = q.log_rsample_and_log_prob((num_samples,))
         with torch.no_grad():

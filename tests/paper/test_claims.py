@@ -387,4 +387,6 @@ def test_the_page_has_every_verdict_and_what_is_behind_it(tmp_path):
     assert part[0].text == f"{IGR_I}, igr-planar, igr-sb above {GS}"
     assert [entry.text for entry in together] == ["together", *4 * [HOLDS], *2 * [UNDECIDED]]
     assert "46 of 48 rows" in table.notes[0]
-    assert without.lines[0].endswith("not run yet. There is no spec for it.")
+    assert without.lines[0].endswith("table1/mnist/nonlinear/igr-sb, beyond/mnist/nonlinear/igr-sb+vertex.")
+    unstable = rest[-1].blocks[-1]
+    assert unstable.lines[0].endswith("not run yet. There is no spec for it.")

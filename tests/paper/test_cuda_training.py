@@ -21,6 +21,7 @@ IMAGES = (np.random.default_rng(0).random((300, 784)) < 0.13).astype(np.uint8)
 IDS = [
     "table1/mnist/linear/igr-i",
     "table1/mnist/linear/igr-sb+sl",
+    "beyond/mnist/linear/igr-sb+vertex",
     "table1/mnist/nonlinear/igr-planar",
     "table1/fmnist/linear/gs",
     "beyond/mnist/linear/igr-i+discrete+hard",

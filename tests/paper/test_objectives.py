@@ -45,13 +45,15 @@ def prior_relaxation(vae, tau, prior):
         return igr.GumbelSoftmax(prior.temperature, torch.zeros(E, 1, N, K).double())
     flow = igr.StickBreaking() if vae.cell.method == "igr-sb" else None
     loc = prior.loc.expand(E, 1, N, K - 1)
+    if vae.cell.onto == "vertex":
+        return igr.InvertibleReparameterization(Normal(loc, prior.scale), igr.VertexInterpolation(tau))
     return igr.InvertibleGaussian(loc, prior.scale, tau, flow=flow)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("method", "onto"), [*((each, "softmax++") for each in METHODS), ("igr-sb", "vertex")])
 @pytest.mark.parametrize("landing", [False, True])
-def test_log_ratio_is_that_of_the_librarys_densities(method, landing):
-    vae, x, tau, prior = setting(method, landing=landing)
+def test_log_ratio_is_that_of_the_librarys_densities(method, onto, landing):
+    vae, x, tau, prior = setting(method, landing=landing, onto=onto)
     noise = noise_for(method)
     parameters = vae.encode(x)
     sample = objectives._draw(vae.cell, parameters, vae.flow, tau, noise)

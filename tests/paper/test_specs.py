@@ -121,7 +121,7 @@ def test_registry_is_complete():
         "relax": 4,
         "s4": 5,
         "approximate": 24,
-        "beyond": 67,
+        "beyond": 69,
     }
     assert all(spec.id == id for id, spec in SPECS.items())
 
@@ -140,10 +140,11 @@ def test_ids_say_what_is_trained(spec):
     several = kind == "s4" or bool({"rloo", "uspg"} & set(options))
     assert spec.num_samples == (5 if "iwae" in options else 4 if several else 1)
     assert (spec.prior == "flow") == ("flow-prior" in options)
+    assert (spec.onto == "vertex") == ("vertex" in options)
     discrete = (method, spec.objective) == ("igr-i", "discrete")
     assert (spec.parameters == "bounded") == (discrete and "free" not in options)
     assert spec.learning_rate == (1e-3 if "rate" in options else 3e-4)
-    assert set(options) <= {"sl", "discrete", "hard", "iwae", "flow-prior", "rate", "free", *ESTIMATORS}
+    assert set(options) <= {"sl", "discrete", "hard", "iwae", "flow-prior", "vertex", "rate", "free", *ESTIMATORS}
 
 
 def test_no_method_is_trained_more_than_another():
@@ -178,6 +179,7 @@ def test_no_method_has_more_temperatures_than_the_papers():
         ("beyond/mnist/linear/gs+discrete+hard", "GS + discrete KL + hard", "straight through"),
         ("beyond/fmnist/linear/igr-i+iwae", "IGR-I + IWAE-5", "importance-weighted bound of 5 samples"),
         ("beyond/mnist/linear/igr-planar+flow-prior", "IGR-Planar + flow prior", "a flow of its own"),
+        ("beyond/mnist/nonlinear/igr-sb+vertex", "IGR-SB + vertex", "interpolated to the nearest vertex (eq. 17)"),
         ("beyond/mnist/linear/gs+reinmax", "GS + ReinMax", "GS, discrete KL, ReinMax of 1 hard sample"),
         ("beyond/mnist/linear/igr-i+gapst", "IGR-I + GapST", "IGR-I, discrete KL, GapST of 1 hard sample"),
         ("beyond/mnist/linear/gs+rao", "GS + Gumbel-Rao", "Gumbel-Rao of 1 hard sample"),
@@ -244,12 +246,15 @@ def test_estimated_times():
         "table1/mnist/linear/igr-i": 0.342,
         "table1/mnist/linear/igr-planar": 0.425,
         "table1/mnist/linear/gs": 0.756,  # 145 members
+        "table1/fmnist/linear/igr-i": 0.524,
+        "table1/fmnist/linear/igr-planar": 0.600,
+        "table1/fmnist/linear/igr-sb": 0.546,
         "table1/mnist/nonlinear/igr-i": 0.780,
         "table1/mnist/nonlinear/gs": 2.09,
         "s4/mnist/nonlinear/igr-i": 1.50,  # 4 samples
         "s4/mnist/nonlinear/gs": 3.64,
         "s4/mnist/nonlinear/gs+uspg": 2.32,  # 5 members
-        "s4/mnist/nonlinear/igr-i+relax": 3.32,  # 15 members
+        "s4/mnist/nonlinear/igr-i+relax": 3.78,  # 15 members
         "relax/mnist/nonlinear/igr-i+relax": 1.86,
         "relax/mnist/nonlinear/gs+relax": 1.32,
         "beyond/mnist/linear/igr-i+discrete+hard": 0.633,
@@ -395,6 +400,12 @@ def test_specs_cannot_be_changed():
         (IGR, {"bound": "iwae", "num_samples": 5, "objective": "discrete"}, "objective continuous"),
         (IGR, {"bound": "iwae", "num_samples": 5, "landing": True}, "would bias the gradient"),
         (IGR, {"prior": "flow"}, "prior flow is for igr-planar alone"),
+        (IGR, {"onto": "vertex"}, "onto vertex is for igr-sb alone"),
+        (
+            SPECS["beyond/mnist/linear/igr-sb+vertex"],
+            {"temperatures": (0.5, 1.5)},
+            "onto vertex needs temperatures of at most one",
+        ),
         (IGR, {"estimator": "vimco"}, "estimator is 'vimco', expected one of reparameterized, reinmax, gapst"),
         (IGR, {"estimator": "relax", "forward": "hard"}, "estimator relax is of hard samples: objective discrete"),
         (IGR, {"estimator": "rao", "objective": "discrete"}, "estimator rao is of hard samples: forward hard"),

@@ -177,7 +177,7 @@ def _table_deviation(members: _Members, x: Tensor, generator: torch.Generator) -
     sigma = sigma.exp()
     fine = (mu.isfinite() & (sigma > 0) & sigma.isfinite()).all(-1, keepdim=True)
     mu, sigma = torch.where(fine, mu, 0.0), torch.where(fine, sigma, 1.0)
-    exact = recovered_log_probs_stick_breaking(mu, sigma, members.vae.cell.protocol == "honest")
+    exact = recovered_log_probs_stick_breaking(mu, sigma, members.vae.cell.leftover)
     error = (table.double().cpu().exp() - torch.where(fine, exact, math.nan).exp()).abs()
     return {"table_deviation": error.amax((-2, -1))}
 

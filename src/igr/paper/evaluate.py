@@ -16,10 +16,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from igr._bases import diagonal_normal
 from igr._checks import broadcast, check_parameter, check_range, check_tensor, describe, widen
-from igr.distributions import InvertibleGaussian, Relaxation
+from igr.distributions import InvertibleGaussian, InvertibleReparameterization, Relaxation
 from igr.functional import fusible
 from igr.kl import categorical_kl
+from igr.transforms import SoftmaxPlusPlus, StickBreaking, VertexInterpolation
 
 __all__ = [
     "Decoder",
@@ -34,6 +36,8 @@ __all__ = [
 ]
 
 Decoder = Callable[[Tensor], Tensor]
+
+KNOWN = (InvertibleGaussian, InvertibleReparameterization)  # to kernels; subclasses may map differently
 
 
 class Scores(NamedTuple):
@@ -105,17 +109,27 @@ def _counts(q: Relaxation, num_samples: int, generator: torch.Generator | None) 
 
 def _counts_by_kernel(q: Relaxation, num_samples: int, generator: torch.Generator | None) -> Tensor | None:
     """The same by a kernel, where one can, but none where parameters are infinite as well."""
-    if type(q) is not InvertibleGaussian:
+    if not isinstance(q, InvertibleReparameterization) or type(q) not in KNOWN:
         return None
-    *maps, _ = q.maps
-    tensors = [q.loc, q.scale, *(x for part in maps for x in vars(part).values() if isinstance(x, Tensor))]
+    normal = diagonal_normal(q.base)
+    if normal is None:
+        return None
+    match q.maps:
+        case [onto] if type(onto) is VertexInterpolation:  # the longest stick, as with a softmax++ after them
+            maps = [StickBreaking()]
+        case [*maps, onto] if type(onto) is SoftmaxPlusPlus:
+            pass
+        case _:
+            return None
+    loc, scale = normal.loc, normal.scale
+    tensors = [loc, scale, *(x for part in maps for x in vars(part).values() if isinstance(x, Tensor))]
     if any(x.dtype != torch.float32 for x in tensors) or not fusible(generator, tensors):
         return None
     from igr.paper import table_kernels
 
     if not table_kernels.serves(maps, q.event_shape[-1]):
         return None
-    return table_kernels.count(q.loc, q.scale, maps, num_samples, generator=generator)
+    return table_kernels.count(loc, scale, maps, num_samples, generator=generator)
 
 
 def sample_categories(

@@ -12,17 +12,18 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.distributions import Normal
 
 from igr import functional, kernels
 from igr._terms import gaussian_kl, gumbel_energy
-from igr.distributions import GumbelSoftmax, InvertibleGaussian, Relaxation
+from igr.distributions import GumbelSoftmax, InvertibleGaussian, InvertibleReparameterization, Relaxation
 from igr.kl import categorical_kl
 from igr.paper.compiled import fast
 from igr.paper.models import EnsembleVae, parameters_of
 from igr.paper.priors import Prior
 from igr.paper.vae import Vae
 from igr.recovery import recovered_log_probs
-from igr.transforms import Planar, StickBreaking, call_and_ladj
+from igr.transforms import Planar, StickBreaking, VertexInterpolation, call_and_ladj
 
 Tensors = tuple[Tensor, ...]
 Flow = list[tuple[Tensor, ...]]
@@ -106,6 +107,9 @@ def posterior(vae: EnsembleVae, x: Tensor, tau: Tensor) -> Relaxation:
     if vae.cell.method == "gs":
         return GumbelSoftmax(tau, *parameters, validate_args=False)
     mu, xi = parameters
+    if vae.cell.onto == "vertex":
+        base = Normal(mu, xi.exp(), validate_args=False)
+        return InvertibleReparameterization(base, VertexInterpolation(tau), validate_args=False)
     return InvertibleGaussian(mu, xi.exp(), tau, flow=_maps(vae.cell, vae.flow) or None, validate_args=False)
 
 
@@ -183,7 +187,10 @@ def _draw(cell: Vae, parameters: Tensors, flow: Flow, tau: Tensor, noise: Tensor
     mu, xi = parameters
     y = torch.addcmul(mu, xi.exp(), noise)
     scores, ladj = _mapped(cell, y, flow)
-    z = log_softmax(F.pad(scores / tau, (0, 1))).exp()  # the softmax++ of equation 15, with δ = 1
+    if cell.onto == "vertex":  # equation 17
+        z = functional.vertex_interpolation(functional.log_stick_breaking(y).exp(), tau)
+    else:
+        z = log_softmax(F.pad(scores / tau, (0, 1))).exp()  # the softmax++ of equation 15, with δ = 1
     return Draw(z, scores, y, ladj)
 
 
@@ -224,7 +231,7 @@ def log_softmax(x: Tensor) -> Tensor:
 def _maps(cell: Vae, flow: Flow) -> list[StickBreaking | Planar]:
     """What comes between the Gaussian and the softmax++."""
     if cell.method == "igr-sb":
-        return [StickBreaking(leftover=cell.protocol == "honest")]
+        return [StickBreaking(leftover=cell.leftover)]
     if cell.method == "igr-planar":
         return [Planar(u, w, b, validate_args=False) for u, w, b in flow]
     return []

@@ -139,6 +139,7 @@ ESTIMATED: Mapping[str, dict[str, Any]] = MappingProxyType(
 FASTER = 1e-3  # a learning rate, at which linear models are nearly done in half the epochs
 FASTER_ROWS = ("igr-i", "gs", "igr-i+discrete+hard", "gs+discrete+hard", "gs+reinmax", "gs+rloo")
 FREE_ROW = "igr-i+rloo"  # what bounds of μ and log σ do
+VERTEX_ROW = "igr-sb+vertex"  # what the paper found to be worse than the softmax++
 RELAX, FOUR = "relax/mnist/nonlinear/", "s4/mnist/nonlinear/"
 
 
@@ -152,6 +153,8 @@ def _beyond() -> Iterator[Vae]:
                 if (architecture, estimator) != ("nonlinear", "relax"):
                     for method in ("gs", "igr-i"):
                         yield _estimated(f"beyond/{dataset}/{architecture}/{method}+{estimator}")
+    for architecture in ARCHITECTURES:
+        yield _vae(f"beyond/mnist/{architecture}/{VERTEX_ROW}", "igr-sb", onto="vertex")
     for row in FASTER_ROWS:
         yield replace(_row(row), id=f"beyond/mnist/linear/{row}+rate", learning_rate=FASTER)
     yield replace(_row(FREE_ROW), id=f"beyond/mnist/linear/{FREE_ROW}+free", parameters="free")

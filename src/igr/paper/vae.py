@@ -26,13 +26,17 @@ FIXED_MILLISECONDS = 0.1
 WEIGHTS_MILLISECONDS = {"linear": 0.13, "nonlinear": 0.45}
 SAMPLE_MILLISECONDS = {"igr-i": 0.11, "igr-planar": 0.19, "igr-sb": 0.14, "gs": 0.09}
 NONLINEAR_MILLISECONDS = 0.12  # more, for a sample
+GREY_MILLISECONDS = {
+    "linear": 0.18,
+    "nonlinear": 0.28,
+}  # more, for means and scales of pixels; the second is a guess
 DISCRETE_MILLISECONDS = {"igr-i": 0.3, "gs": 0.0}  # more, where the KL is the discrete one: Proposition 2 in every step
 ESTIMATOR_MILLISECONDS = {  # more, of any step and for a sample, by the estimator, with the discrete KL
     "reinmax": {"igr-i": (0.25, 0.43), "gs": (0.25, 0.0)},
     "gapst": {"igr-i": (0.25, 0.35), "gs": (0.25, 0.05)},
     "rao": {"igr-i": (0.25, 1.1), "gs": (0.25, 0.8)},
     "rloo": {"igr-i": (0.2, 0.13), "gs": (0.15, 0.0)},
-    "relax": {"igr-i": (1.15, 1.1), "gs": (0.85, 0.6)},  # the conditional path in every step
+    "relax": {"igr-i": (1.15, 1.4), "gs": (0.85, 0.6)},  # the conditional path in every step
     "uspg": {"igr-i": (0.35, 4.9), "gs": (0.35, 4.9)},
 }
 FLOW_MILLISECONDS = 0.22  # more, where the prior has a flow to invert
@@ -86,6 +90,8 @@ class Vae(Trained):
     """IGR-I: μ and log σ as the encoder says them, or bounded (:func:`igr.paper.models.parameters_of`)."""
     prior: str = "output"
     """IGR-Planar: IGR-I's prior on the flow's output, as published, or a prior with a fitted flow of its own."""
+    onto: str = "softmax++"
+    """IGR-SB: how sticks get a temperature, by a softmax++ (eq. 18) or by the way to the nearest vertex (eq. 17)."""
     temperatures: tuple[float, ...] = TEMPERATURES
     prior_temperatures: tuple[float | Times, ...] = ()
     seeds: tuple[int, ...] = SEEDS
@@ -106,6 +112,7 @@ class Vae(Trained):
         "estimator": ("reparameterized", *ESTIMATORS),
         "parameters": ("free", "bounded"),
         "prior": ("output", "flow"),
+        "onto": ("softmax++", "vertex"),
         "protocol": PROTOCOLS,
     }
     whole: ClassVar[tuple[str, ...]] = ("num_samples", *Trained.whole)
@@ -142,6 +149,7 @@ class Vae(Trained):
         words += ["discrete KL"] if self.objective == "discrete" else []
         words += ["hard"] if self.forward == "hard" else []
         words += [f"IWAE-{self.num_samples}"] if self.bound == "iwae" else []
+        words += ["vertex"] if self.onto == "vertex" else []
         return [*words, "flow prior"] if self.prior == "flow" else words
 
     @property
@@ -156,12 +164,18 @@ class Vae(Trained):
         words += ["hard samples, straight through"] if self.forward == "hard" and not estimated else []
         words += [f"importance-weighted bound of {self.num_samples} samples"] if self.bound == "iwae" else []
         words += ["prior with a flow of its own"] if self.prior == "flow" else []
+        words += ["interpolated to the nearest vertex (eq. 17)"] if self.onto == "vertex" else []
         several = self.bound == "elbo" and self.num_samples > 1 and not estimated
         words += [count(self.num_samples, "sample")] if several else []
         words += ["bounded μ and log σ"] if self.parameters == "bounded" else []
         words += ["free μ and log σ"] if self._drifts else []
         words += [f"learning rate {self.learning_rate:g}"] if self.learning_rate != LEARNING_RATE else []
         return ", ".join(words)
+
+    @property
+    def leftover(self) -> bool:
+        """IGR-SB: whether the stick that is left over is the last category, which the published code never reaches."""
+        return self.protocol == "honest" or self.onto == "vertex"
 
     def _milliseconds(self) -> float:
         fixed, sample = FIXED_MILLISECONDS, SAMPLE_MILLISECONDS[self.method]
@@ -172,6 +186,7 @@ class Vae(Trained):
         elif self.objective == "discrete":
             sample += DISCRETE_MILLISECONDS[self.method]
         sample += FLOW_MILLISECONDS if self.prior == "flow" else 0
+        sample += GREY_MILLISECONDS[self.architecture] if self.dataset == "fmnist" else 0
         samples = self.num_samples * self.batch_size / 100
         return fixed + len(self.members()) / 50 * (WEIGHTS_MILLISECONDS[self.architecture] + samples * sample)
 
@@ -194,7 +209,8 @@ class Vae(Trained):
 
     def settings(self) -> dict[str, Any]:
         """What identifies the training beside a member, the protocol and whether it is cut short."""
-        usual = {"estimator": "reparameterized", "parameters": "free"}  # nothing, as before there were others
+        # nothing, as before there were others
+        usual = {"estimator": "reparameterized", "parameters": "free", "onto": "softmax++"}
         return {name: value for name, value in super().settings().items() if (name, value) not in usual.items()}
 
     def _conflicts(self) -> list[tuple[bool, str]]:
@@ -218,6 +234,8 @@ class Vae(Trained):
             (weighted and self.num_samples == 1, "bound iwae of one sample is the ELBO; give num_samples of 2 or more"),
             (self.parameters == "bounded" and self.method != "igr-i", "bounded parameters are for igr-i alone"),
             (self.prior == "flow" and self.method != "igr-planar", "prior flow is for igr-planar alone"),
+            (self.onto == "vertex" and self.method != "igr-sb", "onto vertex is for igr-sb alone"),
+            (self.onto == "vertex" and max(self.temperatures) > 1, "onto vertex needs temperatures of at most one"),
             (needs_prior and not self.prior_temperatures, "gs with a continuous KL needs prior_temperatures"),
             (
                 bool(self.prior_temperatures) and not needs_prior,

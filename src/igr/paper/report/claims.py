@@ -82,7 +82,9 @@ def _general(book: Book) -> Iterator[Claim]:
     where = "abstract; likewise introduction and conclusion"
     yield Claim("The whole paper", quote, where, _blocks(book, weak=False), LIKELIHOODS, most)
     quote = "we found better empirical performance with [softmax++ after the sticks than with vertex interpolation]"
-    yield Claim("The whole paper", quote, "section 3.1", (), ())
+    rows = [(f"table1/mnist/{each}/igr-sb", f"beyond/mnist/{each}/igr-sb+vertex") for each in ARCHITECTURES]
+    parts = tuple(book.above([one], [other]) for one, other in rows)
+    yield Claim("The whole paper", quote, "section 3.1; here on MNIST", parts, LIKELIHOODS)
 
 
 def _approximations(book: Book) -> Iterator[Claim]:
