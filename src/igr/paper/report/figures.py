@@ -170,8 +170,15 @@ def against(cells: Sequence[Cell], axis: Axis, *, apart: bool = False) -> Figure
                     axes.set_xlabel(axis.label, size=11, labelpad=1)
             row[0].set_ylabel(f"{cells[0].chosen_by(criterion)} (nats)", size=10)
             if axis.log:
-                row[0].set_ylim(bottom=max(row[0].get_ylim()[0], _floor(cells, criterion)))
+                _cut_off(row, _floor(cells, criterion))
         return figure
+
+
+def _cut_off(row: Sequence[Axes], floor: float) -> None:
+    """What lies below the floor, in panels of one scale; the margin above is a part of what is left."""
+    if floor > row[0].get_ylim()[0]:
+        highest = max(axes.dataLim.y1 for axes in row)
+        row[0].set_ylim(floor, highest + 0.05 * (highest - floor))
 
 
 def _floor(cells: Sequence[Cell], criterion: str) -> float:
