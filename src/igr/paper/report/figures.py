@@ -176,7 +176,7 @@ def against(cells: Sequence[Cell], axis: Axis, *, apart: bool = False) -> Figure
 
 def _cut_off(row: Sequence[Axes], floor: float) -> None:
     """What lies below the floor, in panels of one scale; the margin above is a part of what is left."""
-    if floor > row[0].get_ylim()[0]:
+    if any(axes.dataLim.y0 < floor for axes in row):
         highest = max(axes.dataLim.y1 for axes in row)
         row[0].set_ylim(floor, highest + 0.05 * (highest - floor))
 
