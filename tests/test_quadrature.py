@@ -1,7 +1,9 @@
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
+from igr import quadrature, recovered_log_probs
 from igr.quadrature import gauss_legendre
 
 
@@ -24,3 +26,16 @@ def test_follows_dtype_and_refuses_nothing_to_sum():
     assert gauss_legendre(3, torch.zeros((), dtype=torch.float32))[0].dtype == torch.float32
     with pytest.raises(ValueError, match="num_nodes must be at least 1, got 0"):
         gauss_legendre(0, torch.zeros(()))
+
+
+def test_a_rule_that_a_transform_was_first_to_ask_for_outlives_it():
+    """Tensors that are made inside of nested transforms of torch.func belong to these, and are kept here."""
+
+    def entropy(loc: Tensor) -> Tensor:
+        return torch.special.entr(recovered_log_probs(loc, 1.0).exp()).sum()
+
+    hessian, loc = torch.func.jacrev(torch.func.jacrev(entropy)), torch.randn(3, dtype=torch.float64)
+    quadrature._kept_tensors.cache_clear()
+    first = hessian(loc)
+    assert torch.equal(hessian(loc), first)
+    torch.testing.assert_close(torch.autograd.functional.hessian(entropy, loc), first)

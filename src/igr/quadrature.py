@@ -7,6 +7,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 from torch import Tensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 __all__ = ["gauss_legendre"]
 
@@ -45,7 +46,8 @@ def _tensors(num_nodes: int, dtype: torch.dtype, device: torch.device) -> tuple[
 @lru_cache(maxsize=64)
 def _kept_tensors(num_nodes: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Kept, since nothing can be copied to a device while a CUDA graph is captured there."""
-    with torch.inference_mode(False):  # so that they may be part of gradients later
+    # so that they may be part of gradients later, and of no transform of torch.func that is around and will be gone
+    with torch.inference_mode(False), temporarily_clear_interpreter_stack():
         return _tensors(num_nodes, dtype, device)
 
 
