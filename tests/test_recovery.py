@@ -160,6 +160,17 @@ def test_the_error_estimate_is_one():
     assert np.abs(fine.exp().numpy() - expected).max() < 10 * error.residual.item() + 1e-6
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_nodes_that_are_asked_for_are_enough(kind: str):
+    generator = np.random.default_rng(3)
+    for _ in range(12):
+        mu, sigma = parameters(kind, 2, generator)
+        loc, scale = torch.tensor(mu), torch.tensor(sigma)
+        num_nodes = math.ceil(recovered_log_probs(loc, scale, return_error=True)[1].num_nodes)
+        p = recovered_log_probs(loc, scale, num_nodes=num_nodes).exp()
+        np.testing.assert_allclose(p, probabilities(mu, sigma), rtol=0, atol=1e-5)
+
+
 def test_gradients_against_differences_and_the_analytic_form():
     loc = torch.randn(3, 4, dtype=DOUBLE, requires_grad=True)
     scale = (torch.rand(3, 4, dtype=DOUBLE) + 0.3).requires_grad_()

@@ -204,6 +204,8 @@ def test_evaluations_of_f(coupled, calls):
     relax(q, counted, num_samples=4, coupled=coupled).surrogate.backward()
     assert len(seen) == calls
     assert all(z.shape == (4, 2, 3) for z in seen)
+    assert len({tuple(z.flatten().tolist()) for z in seen}) == calls  # nothing is shown twice
+    assert all(torch.equal(z.argmax(-1), seen[0].argmax(-1)) for z in seen)
 
 
 # -- the gradient of the variance --------------------------------------------------------------------------------------

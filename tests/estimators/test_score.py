@@ -224,6 +224,21 @@ def test_baselines_that_require_a_gradient_are_trained_by_the_squared_error(shap
     torch.testing.assert_close(slope, total if shape == (5,) else total.sum().reshape(shape))
 
 
+def test_the_training_of_a_baseline_leaves_what_makes_q_alone():
+    logits = torch.randn(5, 2, 3, dtype=DOUBLE, requires_grad=True)
+    weight = torch.tensor(0.3, dtype=DOUBLE, requires_grad=True)
+    f = partial(torch.sum, dim=(-2, -1))
+    features = logits[..., 0].sum(-1)
+
+    def surrogate(baseline: Tensor) -> Tensor:
+        q = Categorical(logits=logits)
+        return score_function(q, f, baseline=baseline, generator=torch.Generator().manual_seed(1)).surrogate.sum()
+
+    ours, slope = grad(surrogate(weight * features), (logits, weight))
+    torch.testing.assert_close(ours, grad(surrogate((weight * features).detach()), logits)[0])
+    torch.testing.assert_close(slope, (2 * (weight * features - 2) * features).sum().detach())  # f is two everywhere
+
+
 def test_a_baseline_multiplies_the_score_and_nothing_else():
     problem = Problem("categorical", N=2, K=3)
     rows = torch.ones(5, dtype=DOUBLE)

@@ -369,6 +369,8 @@ def test_what_cannot_be_is_refused(vae):
         evaluate.score(log_q + math.log(2), log_p, log_px, 1)
     with pytest.raises(ValueError, match="log_p must be normalised"):
         evaluate.score(log_q, log_p.exp(), log_px, 1)
+    with pytest.raises(ValueError, match=r"log_p must be normalised.*sum to 0\.5 instead"):
+        evaluate.score(log_q, log_p - math.log(2), log_px, 1)
     with pytest.raises(ValueError, match=r"log_p one that broadcasts to it, got \(2, 3, 3, 4\) and \(5, 2, 3, 3, 4\)"):
         evaluate.score(log_q, log_p.expand(5, 2, 3, 3, 4), log_px, 1)
     with pytest.raises(ValueError, match="sum over the pixels"):

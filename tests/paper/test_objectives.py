@@ -8,7 +8,7 @@ from torch.distributions import Bernoulli, Categorical, Normal, kl_divergence
 
 import igr
 from igr.paper import objectives
-from igr.paper.likelihood import bernoulli_log_prob, gaussian_log_prob
+from igr.paper.likelihood import BINARY, bernoulli_log_prob, gaussian_log_prob
 from igr.paper.models import SCALE_FLOOR, EnsembleVae
 from igr.paper.objectives import objective, posterior, relaxed_terms
 from igr.paper.priors import prior_of
@@ -43,7 +43,7 @@ def prior_relaxation(vae, tau, prior):
     """The prior as a relaxation of the library, with densities of its own."""
     if vae.cell.method == "gs":
         return igr.GumbelSoftmax(prior.temperature, torch.zeros(E, 1, N, K).double())
-    flow = igr.StickBreaking() if vae.cell.method == "igr-sb" else None
+    flow = igr.StickBreaking(vae.cell.leftover) if vae.cell.method == "igr-sb" else None
     loc = prior.loc.expand(E, 1, N, K - 1)
     if vae.cell.onto == "vertex":
         return igr.InvertibleReparameterization(Normal(loc, prior.scale), igr.VertexInterpolation(tau))
@@ -62,6 +62,17 @@ def test_log_ratio_is_that_of_the_librarys_densities(method, onto, landing):
     log_z = sample.z.log()
     expected = (q.log_prob_from_log(log_z) - p.log_prob_from_log(log_z)).sum(-1)
     torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-7)
+
+
+def test_planar_maps_come_between_the_gaussian_and_the_softmax():
+    vae, x, tau, _ = setting("igr-planar")
+    noise, (mu, xi) = noise_for("igr-planar"), vae.encode(x)
+    y = mu + xi.exp() * noise
+    for u, w, b in vae.flow:
+        y = igr.Planar(u, w, b)(y)
+    found = objectives._draw(vae.cell, (mu, xi), vae.flow, tau, noise)
+    torch.testing.assert_close(found.scores, y)
+    torch.testing.assert_close(found.z, igr.functional.softmaxpp(y, tau))
 
 
 def test_a_prior_with_a_flow_of_its_own_has_its_density():
@@ -133,6 +144,22 @@ def test_objectives_are_what_they_are_called():
     vae.cell = replace(vae.cell, bound="iwae", num_samples=S)
     expected = torch.from_numpy(np.log(np.exp(log_w.detach().numpy()).mean(0)))
     torch.testing.assert_close(objective(vae, x, tau, prior, noise).detach(), expected)
+
+
+@pytest.mark.parametrize("method", ["igr-i", "igr-sb"])
+def test_only_the_honest_evidence_bound_has_a_closed_form(method):
+    vae, x, tau, prior = setting(method)
+    noise, (mu, xi) = noise_for(method), vae.encode(x)
+    log_px, _ = relaxed_terms(vae, x, tau, prior, noise)
+    kl = kl_divergence(Normal(mu, xi.exp()), Normal(prior.loc, prior.scale)).sum((-2, -1))
+    torch.testing.assert_close(objective(vae, x, tau, prior, noise), log_px.mean(0) - kl)
+    for changes in ({"bound": "iwae", "num_samples": S}, {"landing": True}, {"protocol": "published"}):
+        vae, *_ = setting(method, **changes)
+        z = objectives._draw(vae.cell, vae.encode(x), vae.flow, tau, noise).z
+        q, p = posterior(vae, x, tau), prior_relaxation(vae, tau, prior)
+        log_w = vae.log_px(x, z) - (q.log_prob_from_log(z.log()) - p.log_prob_from_log(z.log())).sum(-1)
+        expected = log_w.logsumexp(0) - math.log(S) if "bound" in changes else log_w.mean(0)
+        torch.testing.assert_close(objective(vae, x, tau, prior, noise), expected, rtol=1e-6, atol=1e-6)
 
 
 def test_discrete_objective_of_gs_is_equation_8():
@@ -210,6 +237,15 @@ def test_published_igr_sb_has_no_leftover_stick():
     assert not posterior(published, x, tau).flow.leftover
 
 
+def test_log_softmax_is_that_of_torch_at_any_size():
+    x = 1_000 * torch.randn(6, 10).requires_grad_()
+    weights = torch.randn(6, 10)
+    found, expected = objectives.log_softmax(x), x.log_softmax(-1)
+    torch.testing.assert_close(found, expected)
+    gradients = (torch.autograd.grad(each, x, weights)[0] for each in (found, expected))
+    torch.testing.assert_close(*gradients)
+
+
 def test_likelihoods_are_those_of_torch():
     x, logits = (torch.rand(4, 8) < 0.5).double(), 30 * torch.randn(3, 4, 8).double()
     torch.testing.assert_close(bernoulli_log_prob(x, logits), Bernoulli(logits=logits).log_prob(x).sum(-1))
@@ -217,6 +253,9 @@ def test_likelihoods_are_those_of_torch():
     torch.testing.assert_close(gaussian_log_prob(x, mean, scale), Normal(mean, scale).log_prob(x).sum(-1))
     logits.requires_grad_()
     assert torch.autograd.gradcheck(lambda each: bernoulli_log_prob(x, each), (logits / 10,))
+    compiled = torch.compile(bernoulli_log_prob, backend="aot_eager")
+    torch.testing.assert_close(compiled(x, logits), bernoulli_log_prob(x, logits))
+    torch.testing.assert_close(BINARY.mean(logits), Bernoulli(logits=logits).mean)
 
 
 @pytest.mark.parametrize("protocol", ["honest", "published"])

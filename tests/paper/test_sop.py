@@ -164,6 +164,15 @@ def test_likelihood_in_parts_is_the_same(monkeypatch):
     assert abs(found[1, 0].item() - np.log(mean)) < 5 * np.sqrt((square - mean**2) / m) / mean
 
 
+@pytest.mark.parametrize("m", [1, 3, 7])
+def test_every_sample_of_a_likelihood_counts_once(m, monkeypatch):
+    model, x = random_model("igr-i", 3, strength=0.0), random_images()  # what is said does not depend on samples
+    monkeypatch.setattr(objectives, "at_once", lambda like, numbers: 3)
+    expected = [[Reference(model, i).log_px(x[i, b, D // 2 :].numpy(), np.ones(3)) for b in range(2)] for i in range(2)]
+    found = log_likelihood(model, x, m, torch.Generator().manual_seed(3))
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
 def by_quadrature(reference: Reference, x, tau):
     """E[log p(lower | relaxed units)] and log E[p], of a network with one unit a layer, by the trapezoidal rule."""
     noise, reach = (logistic, 45) if reference.method == "gs" else (norm, 10)
