@@ -13,6 +13,7 @@ from torch._dynamo.testing import CompileCounter
 from torch.distributions import Categorical, MultivariateNormal, kl_divergence
 
 import igr
+from igr import _bottleneck_parts as bottleneck_parts
 from igr import estimators, schedules
 from igr._bottleneck_parts import as_temperature, masked_gaussian_kl, masked_log_probs
 from igr.nn import Bottleneck, CategoricalBottleneck
@@ -653,7 +654,9 @@ def test_learns_a_code():
         ({"relaxation": "igr-planar", "estimator": "reinmax"}, ValueError, "known through samples only"),
         ({"relaxation": "igr-planar", "kl": "discrete"}, ValueError, "known through samples only"),
         ({"relaxation": "igr-planar", "eval_mode": "mean"}, ValueError, "known through samples only"),
-        ({"num_categories": 1}, ValueError, "num_categories >= 2"),
+        ({"num_categories": 1}, ValueError, "num_categories must be an integer of at least 2, got 1"),
+        ({"num_categories": 5.0}, ValueError, "num_categories must be an integer of at least 2, got 5.0"),
+        ({"num_variables": 0}, ValueError, "num_variables must be an integer of at least 1, got 0"),
         ({"prior": torch.ones(4) / 4}, ValueError, r"prior must have shape \(5,\) or \(3, 5\), got \(4,\)"),
         ({"prior": Categorical(torch.ones(5))}, TypeError, r"give its probs, or the relaxation that igr\.fit_prior"),
         ({"relaxation": "gs", "prior": Categorical(torch.ones(5))}, TypeError, "got Categorical.*; give its probs$"),
@@ -673,6 +676,22 @@ def test_learns_a_code():
 def test_refuses(arguments, error, message):
     with pytest.raises(error, match=message):
         CategoricalBottleneck(**{"in_features": H, "num_variables": N, "num_categories": K, **arguments})
+
+
+@pytest.mark.parametrize("relaxation", ["igr-i", "igr-sb", "igr-planar", "gs"])
+def test_made_where_nothing_is_trained(relaxation):
+    """What is kept for layers to come may be part of their gradients."""
+    bottleneck_parts._uniform_locations.cache_clear()
+    bottleneck_parts.default_temperature.cache_clear()
+    with torch.inference_mode():
+        served = CategoricalBottleneck(H, N, K, relaxation).eval()
+        assert is_one_hot(served(torch.randn(4, H)).z)
+    trained = CategoricalBottleneck(H, N, K, relaxation)
+    trained.load_state_dict(served.state_dict())
+    assert trained.temperature == served.temperature
+    z, kl = trained(torch.randn(4, H))
+    (z.square().sum() + kl.sum()).backward()
+    assert trained.head.weight.grad.isfinite().all()
 
 
 def test_refuses_features():

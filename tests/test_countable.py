@@ -427,8 +427,11 @@ def test_recovered_says_what_it_left_out():
         assert tail > 1e-4
         assert bool((probs <= full.probs[:max_sticks] + 1e-6).all())
         assert bool((full.probs[:max_sticks] <= probs + tail + 1e-6).all())
-    with pytest.raises(ValueError, match="max_sticks"):
-        q.recovered(max_sticks=0)
+    for wrong in (0, 4.5):
+        with pytest.raises(ValueError, match="max_sticks must be an integer of at least 1"):
+            q.recovered(max_sticks=wrong)
+        with pytest.raises(ValueError, match="max_sticks must be an integer of at least 1"):
+            CountableStickBreaking(0.0, 1.0, 0.5, 0.9, max_sticks=wrong)
 
 
 def test_recovered_takes_the_sticks_that_the_tolerance_asks_for():

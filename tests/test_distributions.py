@@ -269,6 +269,16 @@ def test_points_off_the_simplex_are_refused():
     assert unchecked.log_prob(torch.tensor([0.5, 0.3, 0.3])).isfinite()
 
 
+def test_points_off_the_support_of_the_base_have_no_part_in_gradients():
+    concentration = torch.tensor([2.0, 3.0], dtype=DOUBLE, requires_grad=True)
+    y = torch.tensor([0.5, 1.2], dtype=DOUBLE)
+    d = InvertibleReparameterization(torch.distributions.Gamma(concentration, torch.ones(2)), SoftmaxPlusPlus(0.5))
+    inside, outside = d.log_prob(SoftmaxPlusPlus(0.5)(torch.stack([y, -y])))
+    assert outside == -math.inf
+    (found,) = torch.autograd.grad(inside, concentration)
+    torch.testing.assert_close(found, (y.log() - concentration.digamma()).detach())
+
+
 def test_a_base_on_part_of_the_space_has_density_zero_elsewhere():
     ones = torch.ones(2, dtype=DOUBLE)
     d = InvertibleReparameterization(torch.distributions.Uniform(-0.01 * ones, 0.01 * ones), SoftmaxPlusPlus(0.5))
@@ -386,6 +396,20 @@ def test_igr_knows_what_it_relaxes():
     assert (loc.grad != 0).all()
 
 
+@pytest.mark.parametrize("shape", [(4, 1), (4, 2), (4,), ()])
+def test_recovered_refuses_what_is_no_point(shape):
+    """An axis of one, or indices of categories, would be summed with all logarithms."""
+    for recovered in (
+        GumbelSoftmax(0.5, torch.zeros(4, 3)).recovered(),
+        EstimatedOneHotCategorical(torch.full((4, 3), 1 / 3), torch.zeros(4, 3), 10),
+    ):
+        with pytest.raises(ValueError, match=r"value must have shape \(\*, 3\), got a float32 tensor"):
+            recovered.log_prob(torch.ones(shape))
+        with pytest.raises(ValueError, match=r"value \(5,\), batch_shape \(4,\)"):
+            recovered.log_prob(torch.ones(5, 3))
+        assert recovered.log_prob(torch.eye(3, dtype=torch.long)[1]).shape == (4,)
+
+
 def test_igr_sb_knows_what_it_relaxes():
     loc = torch.tensor([-1.0, 0.3, -0.5])
     q = InvertibleGaussian(loc, 1.2, 0.1, flow=StickBreaking())
@@ -437,7 +461,7 @@ def test_monte_carlo_agrees_with_what_is_exact():
     never = monte_carlo_recovered(InvertibleGaussian(torch.full((2,), -30.0), 1.0, 0.5), 100)
     assert never.estimate.tolist() == [0.0, 0.0, 1.0]
     assert (never.standard_error > 0).all()
-    with pytest.raises(ValueError, match="num_samples must be at least 1"):
+    with pytest.raises(ValueError, match="num_samples must be an integer of at least 1, got 0"):
         monte_carlo_recovered(q, 0)
     with pytest.raises(TypeError, match="q must be a relaxation"):
         monte_carlo_recovered(BinaryConcrete(0.5, torch.zeros(2)))

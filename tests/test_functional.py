@@ -550,8 +550,9 @@ def test_terms_with_rows_from_the_temperature():
 def test_a_prior_does_not_decide_shapes():
     with pytest.raises(ValueError, match="prior location of shape"):
         F.gaussian_softmax_terms(torch.zeros(3), 1.0, prior=(torch.zeros(2, 3), 1.0))
-    with pytest.raises(ValueError, match="prior scale must be positive"):
-        F.gaussian_softmax_terms(torch.zeros(3), 1.0, prior=(0.0, -1.0))
+    for sigma0 in (-1.0, torch.tensor([1.0, -1.0, 1.0])):
+        with pytest.raises(ValueError, match="prior scale must be positive"):
+            F.gaussian_softmax_terms(torch.zeros(3), 1.0, prior=(0.0, sigma0))
     with pytest.raises(ValueError, match="prior_logits of shape"):
         F.gumbel_softmax_terms(torch.zeros(3), prior_logits=torch.zeros(2, 3))
 
@@ -807,6 +808,29 @@ def test_a_mask_over_impossible_logits_keeps_the_gradient_of_tau():
     z = F.gumbel_softmax(logits, tau, mask=torch.tensor([True, False, True]))
     gradients = torch.autograd.grad(z[0], (logits, tau))
     assert all(g.isfinite().all() for g in gradients)
+
+
+@pytest.mark.parametrize("hard", [False, True])
+@pytest.mark.parametrize(
+    "sample",
+    [
+        F.gumbel_softmax,
+        lambda logits, *arguments, **options: F.gumbel_softmax_terms(logits, *arguments, **options).z,
+        lambda loc, *arguments, **options: F.gaussian_softmax(loc, 1.0, *arguments, **options),
+        lambda loc, *arguments, **options: F.gaussian_softmax_terms(loc, 1.0, *arguments, **options).z,
+    ],
+)
+def test_impossible_categories_keep_the_gradient_of_tau(sample, hard):
+    """It is that of a category so unlikely that its share is zero too."""
+
+    def gradients(least):
+        tau = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+        scores = torch.tensor([0.0, least, 1.0], dtype=torch.float64, requires_grad=True)
+        z = sample(scores, tau, hard, generator=torch.Generator().manual_seed(0))
+        assert z[1] == 0
+        return torch.autograd.grad(z[0], (scores, tau))
+
+    torch.testing.assert_close(gradients(-math.inf), gradients(-1e4))
 
 
 @pytest.mark.parametrize("dim", [0, 1, -2, -1, 2])

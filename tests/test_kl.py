@@ -148,6 +148,19 @@ def test_full_covariance_against_torch():
     torch.testing.assert_close(ours, kl_divergence(p, q))
 
 
+@pytest.mark.parametrize("low_rank", [False, True])
+def test_full_covariance_across_temperature_and_delta(low_rank: bool):
+    def relaxation(tau: float, delta: float) -> Relaxation:
+        loc, factor, diagonal = torch.randn(3), torch.randn(3, 1), torch.rand(3) + 0.5
+        base = LowRankMultivariateNormal(loc.double(), factor.double(), diagonal.double())
+        base = base if low_rank else MultivariateNormal(base.loc, base.covariance_matrix)
+        return InvertibleReparameterization(base, SoftmaxPlusPlus(tau, delta))
+
+    p, q = relaxation(0.4, 2.0), relaxation(0.7, 0.5)
+    estimate, error = monte_carlo_kl(p, q, 50_000)
+    assert abs(estimate - p.kl(q)) < 5 * error
+
+
 def test_per_row_temperatures():
     tau = torch.tensor([[0.2], [0.7]], dtype=DOUBLE)
     zeros = torch.zeros(3, dtype=DOUBLE)
@@ -269,6 +282,12 @@ def test_other_refusals():
     mixed = InvertibleReparameterization(Laplace(torch.zeros(2), torch.ones(2)), SoftmaxPlusPlus(0.5))
     with pytest.raises(NotImplementedError, match="monte_carlo_kl"):
         mixed.kl(t[0])
+    full = MultivariateNormal(torch.zeros(2, dtype=DOUBLE), torch.eye(2, dtype=DOUBLE))
+    heavy = StudentT(torch.full((2,), 3.0, dtype=DOUBLE))
+    for one, other in ((full, heavy), (heavy, full)):
+        p, q = (InvertibleReparameterization(base, SoftmaxPlusPlus(0.5)) for base in (one, other))
+        with pytest.raises(NotImplementedError, match="monte_carlo_kl"):
+            p.kl(q)
 
 
 # Monte Carlo
@@ -285,6 +304,13 @@ def test_monte_carlo_estimates_and_says_how_well():
     assert 0.8 < np.std(scores) < 1.25
 
 
+def test_the_squared_error_of_two_samples_is_right_on_average():
+    p, q = igr_i(0.5, 0.7, 0.4).expand((20_000,)), igr_i(-0.3, 1.2, 0.9, delta=0.5)
+    estimate, error = monte_carlo_kl(p, q, 2)
+    squares = (estimate - igr_i(0.5, 0.7, 0.4).kl(q)).square() - error.square()
+    assert abs(squares.mean()) < 5 * squares.std() / math.sqrt(20_000)
+
+
 def test_monte_carlo_is_differentiable_in_both():
     loc = torch.tensor([0.5, -0.2], dtype=DOUBLE, requires_grad=True)
     prior = torch.tensor([0.1, 0.4], dtype=DOUBLE, requires_grad=True)
@@ -296,7 +322,8 @@ def test_monte_carlo_is_differentiable_in_both():
     exact = torch.autograd.grad(p.kl(q), (loc, prior))
     draws = []
     for seed in range(100):
-        estimate, _ = monte_carlo_kl(p, q, 500, generator=torch.Generator().manual_seed(seed))
+        estimate, error = monte_carlo_kl(p, q, 500, generator=torch.Generator().manual_seed(seed))
+        assert not error.requires_grad
         draws.append(torch.cat(torch.autograd.grad(estimate, (loc, prior))))
     draws = torch.stack(draws)
     z = (draws.mean(0) - torch.cat(exact)) / (draws.std(0) / 10)
@@ -375,6 +402,15 @@ def test_monte_carlo_of_binary_concretes_at_low_temperature():
     assert ((estimate - same).abs() < 5 * (error.square() + same_error.square()).sqrt()).all()
 
 
+def test_monte_carlo_of_binary_concretes_that_round_to_zero_and_one():
+    logits = torch.tensor([4.0, -4.0, 0.3])
+    (estimate, error), (wide, wide_error) = (
+        monte_carlo_kl(BinaryConcrete(0.02, logits.to(dtype)), BinaryConcrete(0.1, torch.zeros(3, dtype=dtype)), 20_000)
+        for dtype in (torch.float32, DOUBLE)
+    )
+    assert ((estimate - wide).abs() < 5 * (error.square() + wide_error.square()).sqrt()).all()
+
+
 def test_a_base_on_part_of_the_space_is_not_called_infinite():
     base = torch.distributions.Uniform(torch.full((2,), -0.01, dtype=DOUBLE), torch.full((2,), 0.01, dtype=DOUBLE))
     p = InvertibleReparameterization(base, SoftmaxPlusPlus(0.5))
@@ -435,10 +471,27 @@ def test_batches_that_do_not_broadcast_are_named():
 
 
 def test_monte_carlo_refuses_bad_input():
-    with pytest.raises(ValueError, match="num_samples must be at least 2"):
+    with pytest.raises(ValueError, match="num_samples must be an integer of at least 2 for a standard error, got 1"):
         monte_carlo_kl(igr_i(), igr_i(), 1)
     with pytest.raises(TypeError, match="p must be a relaxation"):
         monte_carlo_kl(Dirichlet(torch.ones(3)), igr_i())
+    with pytest.raises(TypeError, match="other must be a distribution, got 3"):
+        monte_carlo_kl(igr_i(), 3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("divergence", [kl_divergence, monte_carlo_kl])
+def test_what_has_no_divergence_is_refused_alike(divergence):
+    """Whether it is asked for in closed form or estimated; three coins are no point of three categories."""
+    categories = GumbelSoftmax(0.5, torch.zeros(3), validate_args=False)
+    coins = BinaryConcrete(0.5, torch.zeros(3), validate_args=False)
+    countable = igr.CountableStickBreaking(0.0, 1.0, 0.5, 0.9)
+    four = GumbelSoftmax(0.5, torch.zeros(4))
+    for p, q in ((coins, categories), (categories, coins), (categories, four), (categories, countable)):
+        with pytest.raises(ValueError, match="no KL between event shapes"):
+            divergence(p, q)
+    for p, q in ((categories, OneHotCategorical(torch.ones(3))), (coins, Bernoulli(torch.tensor(0.5)))):
+        with pytest.raises(NotImplementedError, match=r"the second has no density; use igr\.categorical_kl"):
+            divergence(p, q)
 
 
 # the categorical surrogate of equation 8
@@ -634,8 +687,11 @@ def test_a_bernoulli_is_the_categories_zero_and_one():
 
 def test_a_number_of_samples_is_an_integer():
     q = igr_i()
-    with pytest.raises(TypeError, match=r"num_samples must be an integer, got 100\.0"):
+    with pytest.raises(ValueError, match=r"num_samples must be an integer .*, got 100\.0"):
         monte_carlo_kl(q, q, 100.0)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"num_samples must be an integer .*, got 100\.0"):
+        igr.monte_carlo_recovered(q, 100.0)  # type: ignore[arg-type]
+    assert monte_carlo_kl(q, q, np.int64(100)).estimate.abs() < 1e-12
 
 
 def test_divergences_between_flows_compile():

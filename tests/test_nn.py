@@ -423,8 +423,14 @@ def test_sticks_repr():
 
 
 def test_sticks_refuse():
-    with pytest.raises(ValueError, match="block"):
-        GrowingSticks(block=0)
+    for block in (0, 2.5):
+        with pytest.raises(ValueError, match="block must be an integer of at least 1"):
+            GrowingSticks(block=block)
+    for loc in ("low", torch.zeros(3)):
+        with pytest.raises(TypeError, match="loc must be a number or a function of indices, got"):
+            GrowingSticks(loc=loc)
+    with pytest.raises(ValueError, match=r"num_categories must be an integer of at least 2, got 3\.0"):
+        PlanarFlow(3.0)
     with pytest.raises(ValueError, match="scale must be positive"):
         GrowingSticks(scale=-1.0)
     with pytest.raises(ValueError, match="loc must be finite"):

@@ -182,6 +182,8 @@ def test_small_scales_are_read_back_as_well():
 def test_what_underflows_is_not_zero():
     found = fit_prior(Binomial(100, torch.tensor(0.01)), temperature=0.1).recovered().probs
     np.testing.assert_allclose(found.numpy(), scipy.stats.binom.pmf(np.arange(101), 100, 0.01), atol=1e-6)
+    tiny = fit_prior(Binomial(30, torch.tensor(1e-12, dtype=DOUBLE)), temperature=0.1)  # 1e-360 is zero in float64 too
+    np.testing.assert_allclose(tiny.recovered().probs, np.eye(31)[0], atol=1e-6)
 
 
 def test_shapes_and_ways_to_say_the_same():
@@ -225,6 +227,27 @@ def test_matching_moments_is_unbiased_for_its_objective():
     error = np.std(losses) / math.sqrt(len(losses))
     assert abs(np.mean(losses) - expected) < 5 * error
     assert logits.detach().tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("p0", [[0.5, 0.2], [0.5, 0.2, 0.1, 0.2]])
+def test_moments_of_categories_that_one_lacks_are_zero(p0: list[float]):
+    certain = GumbelSoftmax(0.1, torch.tensor([90.0, 0.0, 0.0], requires_grad=True))
+    losses = match_moments(lambda: certain, [certain.logits], torch.tensor(p0), num_samples=2, num_steps=1)
+    assert losses[0] == pytest.approx(0.25 + sum(p**2 for p in p0[1:]))
+
+
+def test_the_learning_rate_falls_by_half_a_cosine():
+    logits, seen = torch.zeros(2, requires_grad=True), []
+    match_moments(
+        lambda: seen.append(logits[0].item()) or GumbelSoftmax(0.5, logits),
+        [logits],
+        torch.tensor([0.9, 0.1]),
+        num_steps=10,
+        learning_rate=1e-3,
+    )
+    seen.append(logits[0].item())  # Adam moves by its learning rate while gradients are all alike
+    expected = 1e-3 * (1 + np.cos(np.pi * np.arange(10) / 10)) / 2
+    np.testing.assert_allclose(np.diff(seen), expected, rtol=0.1)
 
 
 def test_matching_moments_with_growing_sticks():
@@ -300,8 +323,9 @@ def test_what_is_impossible_is_refused():
         ([0.5, 0.3, 0.2], {}, TypeError, "p0 must be a floating-point tensor"),
         (torch.tensor([2.0, 3.0, 1.0]), {}, ValueError, "p0 is not a distribution"),
         (torch.full((4, 3), 1 / 3), {}, ValueError, "more rows than samples"),
-        (torch.full((3,), 1 / 3), {"num_samples": 0}, ValueError, "num_samples must be at least 1"),
-        (torch.full((3,), 1 / 3), {"num_steps": -1}, ValueError, "num_steps must be at least 0"),
+        (torch.full((3,), 1 / 3), {"num_samples": 0}, ValueError, "num_samples must be an integer of at least 1"),
+        (torch.full((3,), 1 / 3), {"num_steps": -1}, ValueError, "num_steps must be an integer of at least 0"),
+        (torch.full((3,), 1 / 3), {"num_steps": 1.5}, ValueError, "num_steps must be an integer of at least 0"),
     ],
 )
 def test_moments_that_cannot_be_matched_are_refused(p0: object, options: dict, error: type[Exception], message: str):
@@ -310,3 +334,24 @@ def test_moments_that_cannot_be_matched_are_refused(p0: object, options: dict, e
         match_moments(GumbelSoftmax(0.1, logits), [logits], torch.full((3,), 1 / 3))
     with pytest.raises(error, match=message):
         match_moments(lambda: GumbelSoftmax(0.1, logits), [logits], p0, **options)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_fits_where_no_gradients_are_recorded(mode):
+    p0 = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    planar = Planar(u=torch.tensor([1.0, 0.5]), w=torch.tensor([0.3, -1.0]))
+    with mode():
+        for flow in (None, StickBreaking()):
+            found = fit_prior(p0, temperature=0.1, scale=torch.tensor([0.8, 1.2], dtype=torch.float64), flow=flow)
+            torch.testing.assert_close(found.recovered().probs, p0, rtol=0, atol=1e-5)
+        probs = fit_prior(Poisson(1.0), temperature=0.1).recovered().probs[:3]
+        torch.testing.assert_close(probs, torch.tensor([1.0, 1.0, 0.5]) / math.e, rtol=0, atol=1e-5)
+        found = fit_prior(p0, temperature=0.1, flow=planar, num_steps=200, num_samples=1_000)
+    assert (found.sample((10_000,)).mean(0) - p0).abs().max() < 0.05
+
+
+def test_moments_are_matched_where_no_gradients_are_recorded():
+    logits, p0 = torch.zeros(3, requires_grad=True), torch.tensor([0.5, 0.3, 0.2])
+    with torch.no_grad():
+        losses = match_moments(lambda: GumbelSoftmax(0.1, logits), [logits], p0, num_steps=50)
+    assert losses[-1] < losses[0]

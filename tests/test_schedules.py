@@ -200,8 +200,9 @@ def test_measured_is_what_is_suggested():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((1, "gs", 0.5), "num_categories >= 2"),
-        ((4, "gs", 0.0), "temperature must be positive and finite, got 0.0"),
+        ((1, "gs", 0.5), "num_categories must be an integer of at least 2, got 1"),
+        ((4.0, "gs", 0.5), "num_categories must be an integer of at least 2, got 4.0"),
+        ((4, "gs", 0.0), "temperature must be positive and finite, got a value of 0.0"),
         ((4, "gs", math.inf), "temperature must be positive and finite"),
         ((4, "igr-planar", 0.5), "a planar flow is yours to choose"),
     ],
@@ -209,6 +210,24 @@ def test_measured_is_what_is_suggested():
 def test_measurement_refuses(arguments, message):
     with pytest.raises(ValueError, match=message):
         igr.measure_temperature(*arguments)
+
+
+@pytest.mark.parametrize("relaxation", ["igr-i", "igr-sb", "gs"])
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_gradients_are_measured_wherever_it_is_asked(mode, relaxation):
+    expected = igr.measure_temperature(4, relaxation, 0.01, dtype=torch.float16)
+    with mode():
+        assert igr.measure_temperature(4, relaxation, 0.01, dtype=torch.float16) == expected
+    assert expected.vanishing > 0
+
+
+def test_measurement_refuses_other_types():
+    with pytest.raises(TypeError, match="temperature must be a number, got 'low'"):
+        igr.measure_temperature(4, "gs", "low")
+    with pytest.raises(TypeError, match=r"dtype must be a floating-point one of torch's, .* got torch.int32"):
+        igr.measure_temperature(4, "gs", 0.5, dtype=torch.int32)
+    with pytest.raises(ValueError, match=r"num_samples must be an integer of at least 1, got 2\.5"):
+        igr.suggest_temperature(4, "gs", num_samples=2.5)
 
 
 def numpy_samples(relaxation, K, tau, n, rng):
@@ -302,8 +321,8 @@ def test_dtypes(dtype):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_categories": 1}, "num_categories >= 2"),
-        ({"num_categories": 4, "num_samples": 0}, "num_samples >= 1"),
+        ({"num_categories": 1}, "num_categories must be an integer of at least 2"),
+        ({"num_categories": 4, "num_samples": 0}, "num_samples must be an integer of at least 1"),
         ({"num_categories": 4, "distance": 0.75}, "between 0 and 0.75, that of the centre of 4"),
         ({"num_categories": 4, "distance": 0.0}, "between 0 and 0.75"),
         ({"num_categories": 4, "vanishing": 1.0}, "at least 0 and below 1"),
@@ -329,5 +348,5 @@ def test_step_is_for_models():
     "ask", [igr.suggest_temperature, lambda K, **given: igr.measure_temperature(K, "gs", 0.5, **given)]
 )
 def test_a_dtype_is_one_of_torch(ask):
-    with pytest.raises(TypeError, match=r"dtype must be one of torch's, such as torch\.float16, got 'float16'"):
+    with pytest.raises(TypeError, match=r"dtype must be a floating-point one of torch's, .* got 'float16'"):
         ask(10, dtype="float16")

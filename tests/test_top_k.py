@@ -4,6 +4,7 @@ from itertools import combinations, permutations
 from math import exp
 
 import mpmath
+import numpy as np
 import pytest
 import torch
 from scipy import stats
@@ -216,6 +217,29 @@ def test_masks(method):
     assert bool((everything[~mask] == 0).all())
 
 
+@pytest.mark.parametrize("hard", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+def test_impossible_categories_keep_the_gradient_of_tau(method, hard):
+    """It is that of a category so unlikely that its share is zero too."""
+
+    def gradients(least):
+        tau = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+        logits = torch.tensor([0.0, least, 1.0, 2.0], dtype=torch.float64, requires_grad=True)
+        z = gumbel_top_k(logits, 2, tau, hard, method=method, generator=torch.Generator().manual_seed(0))
+        assert z[1] == 0
+        return torch.autograd.grad(z[0], (logits, tau))
+
+    torch.testing.assert_close(gradients(float("-inf")), gradients(-1e4))
+
+
+@pytest.mark.parametrize(("tau", "share"), [(0.5, 0.743), (0.01, 0.137)])
+def test_successive_softmaxes_exceed_one_as_often_as_is_said(tau, share):
+    torch.manual_seed(0)
+    z = gumbel_top_k(torch.zeros(40_000, 10), 3, tau, method="sequential")
+    above = int((z > 1.001).any(-1).sum())
+    assert stats.binomtest(above, 40_000, share).pvalue > 1e-5
+
+
 def test_mask_without_a_category_is_the_smaller_problem():
     """The K-th forbidden: the same as K - 1 categories with those scores, checked through exact arithmetic."""
     mask = torch.tensor([True, True, True, False])
@@ -241,6 +265,19 @@ def test_compiles(method):
     compiled = torch.compile(gumbel_top_k, fullgraph=True, backend="aot_eager")
     z = compiled(torch.randn(4, 5), 2, 0.5, method=method, mask=torch.tensor([True, True, True, True, False]))
     torch.testing.assert_close(z.sum(-1), torch.full((4,), 2.0))
+
+
+def test_a_compiler_takes_another_k():
+    torch._dynamo.reset()
+    compiled = torch.compile(gumbel_top_k, fullgraph=True, backend="aot_eager")
+    for k in (1, 2, 3):
+        torch.testing.assert_close(compiled(torch.zeros(4, 5), k, 0.5).sum(-1), torch.full((4,), float(k)))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_integers_of_numpy(method):
+    z = gumbel_top_k(torch.zeros(4, 5), np.int64(2), 0.5, hard=True, method=method)
+    assert bool((z.sum(-1) == 2).all())
 
 
 def test_vmap():

@@ -7,9 +7,10 @@ import torch
 import zuko
 from registry import TRANSFORMS, Setting, cases, label
 from torch.autograd import gradcheck, gradgradcheck
-from torch.distributions import ComposeTransform, TransformedDistribution
+from torch.distributions import AffineTransform, ComposeTransform, TransformedDistribution
 
-from igr.distributions import InvertibleReparameterization
+from igr._planar import solve
+from igr.distributions import InvertibleGaussian, InvertibleReparameterization
 from igr.testing import check_transform
 from igr.transforms import Planar, SoftmaxPlusPlus, StickBreaking, VertexInterpolation, call_and_ladj, simplex
 
@@ -157,6 +158,18 @@ def test_planar_inverse_converges_at_the_edge_of_the_admissible():
     assert ((flow(y) - x).norm(dim=-1) / size).max() < 1e-14
 
 
+def test_planar_equation_is_solved_on_both_sides_of_zero():
+    size, c = torch.logspace(-8, 4, 100, dtype=DOUBLE).unsqueeze(-1), torch.logspace(-6, 4, 100, dtype=DOUBLE) - 1
+    for r in (size, -size):
+        t = solve(r, c)
+        assert ((t + c * t.tanh() - r).abs() <= 1e-14 * (r.abs() + c.abs() * t.tanh().abs())).all()
+
+
+def test_the_constraint_of_planar_flows_has_the_gradient_of_its_value():
+    flow = random_planar(torch.tensor([-3.0, -0.95, -0.3, 0.4, 0.9, 2.0], dtype=DOUBLE))
+    assert gradcheck(lambda u, w: Planar(u, w).constrained(), (flow.u.requires_grad_(), flow.w.requires_grad_()))
+
+
 def test_planar_is_safe_at_zero():
     u = torch.tensor([0.7, -0.3], dtype=DOUBLE, requires_grad=True)
     w = torch.zeros(2, dtype=DOUBLE, requires_grad=True)
@@ -230,6 +243,20 @@ def test_vertex_interpolation_reaches_disjoint_pieces():
     centre = torch.full((3,), 1 / 3, dtype=DOUBLE)
     assert not g.codomain.check(centre)
     assert VertexInterpolation(1.0).codomain.check(centre.add(torch.tensor([1e-3, -1e-3, 0.0], dtype=DOUBLE)))
+
+
+@pytest.mark.parametrize("shape", [(5, 1), (5, 3), ()])
+def test_planar_refuses_vectors_of_another_length(shape):
+    flow = Planar(u=torch.ones(2), w=torch.ones(2))
+    for way in (flow, flow.inv, flow.call_and_ladj):
+        with pytest.raises(ValueError, match="Planar maps vectors of length 2, got shape"):
+            way(torch.zeros(shape))
+
+
+def test_images_print():
+    assert repr(VertexInterpolation(0.25).codomain) == "NearVertices(tau=0.25)"
+    assert repr(StickBreaking(leftover=False).codomain) == "Sticks(leftover=False)"
+    assert repr(SoftmaxPlusPlus(0.5).codomain) == "Simplex()"
 
 
 EQUAL = [
@@ -327,6 +354,15 @@ def test_composes_with_zuko():
     check_transform(ours, y, skip=["equality"])  # theirs is by identity
     d = InvertibleReparameterization(torch.distributions.Normal(torch.zeros(3, dtype=DOUBLE), 1.0), zukos)
     torch.testing.assert_close(d.log_prob(z), d.base.log_prob(y) - ladj)
+
+
+def test_elementwise_maps_count_every_coordinate():
+    loc, scale = torch.randn(4, 2, dtype=DOUBLE), torch.tensor([0.7, 1.3], dtype=DOUBLE)
+    factor = torch.tensor([2.0, 0.5], dtype=DOUBLE)
+    moved = InvertibleGaussian(loc, scale, 0.5, flow=AffineTransform(0.3, factor))
+    z, log_q = moved.rsample_and_log_prob((5,))
+    torch.testing.assert_close(log_q, InvertibleGaussian(0.3 + factor * loc, factor * scale, 0.5).log_prob(z))
+    torch.testing.assert_close(call_and_ladj(ComposeTransform([]), loc), (loc, torch.zeros(4, dtype=DOUBLE)))
 
 
 def test_works_in_torchs_transformed_distribution():

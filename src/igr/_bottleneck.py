@@ -24,7 +24,7 @@ from igr._bottleneck_parts import (
     prior_parts,
     shown,
 )
-from igr._checks import check_tensor, values_checkable, widen
+from igr._checks import check_count, check_tensor, values_checkable, widen
 from igr._draws import sample_shape
 from igr._planar_flow import PlanarFlow
 from igr.distributions import GumbelSoftmax, InvertibleGaussian, Relaxation
@@ -144,11 +144,9 @@ class CategoricalBottleneck(nn.Module):
         kl: str | None = None,
     ) -> None:
         super().__init__()
-        if min(in_features, num_variables) < 1 or num_categories < 2:
-            raise ValueError(
-                f"need in_features >= 1, num_variables >= 1 and num_categories >= 2, got {in_features}, "
-                f"{num_variables} and {num_categories}"
-            )
+        in_features = check_count("in_features", in_features)
+        num_variables = check_count("num_variables", num_variables)
+        num_categories = check_count("num_categories", num_categories, 2)
         kl = kl or default_divergence(relaxation, estimator)
         check_options(relaxation=relaxation, estimator=estimator, eval_mode=eval_mode, kl=kl)
         self.in_features, self.num_variables, self.num_categories = in_features, num_variables, num_categories

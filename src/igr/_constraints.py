@@ -8,6 +8,7 @@ from torch.distributions import SoftmaxTransform, StickBreakingTransform, biject
 
 from igr import functional
 from igr._checks import widen
+from igr._scalars import show
 from igr._simplex import log_vertex_interpolation_inverse
 
 
@@ -45,6 +46,9 @@ class Sticks(constraints.Constraint):
     def check(self, value: Tensor) -> Tensor:
         return (sticks(value, self.leftover) > 0).all(-1)
 
+    def __repr__(self) -> str:
+        return f"Sticks(leftover={self.leftover})"
+
 
 class NearVertices(constraints.Constraint):
     """The image of :class:`igr.transforms.VertexInterpolation`: K disjoint pieces of the simplex."""
@@ -63,6 +67,9 @@ class NearVertices(constraints.Constraint):
         log_w = log_vertex_interpolation_inverse(log_value, self.tau)
         nearest = log_w.argmax(-1) == log_value.argmax(-1)
         return simplex.check(log_value.exp()) & (log_w > -torch.inf).all(-1) & nearest  # NaN is not
+
+    def __repr__(self) -> str:
+        return f"NearVertices(tau={show(self.tau)})"
 
 
 def sticks(a: Tensor, leftover: bool) -> Tensor:

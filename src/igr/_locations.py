@@ -93,9 +93,8 @@ def _hazard_locations(p: Tensor, sigma: Tensor) -> Tensor:
     if found is not None:
         found = _sticks_at_scale(p, sigma, found, final=True)
     if found is None:
-        raise RuntimeError(
-            f"no locations were found for p0 at this scale, only at {factor:.2g} times it: use a larger scale"
-        )
+        nearest = f", only at {factor:.2g} times it" if factor > 1.05 else ""
+        raise RuntimeError(f"no locations were found for p0 at this scale{nearest}: use a larger scale")
     return found
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.distributions import ComposeTransform
 
+from igr._checks import check_count
 from igr.transforms import Planar
 
 
@@ -34,9 +35,8 @@ class PlanarFlow(nn.Module):
         self, num_categories: int, num_layers: int = 2, batch_shape: tuple[int, ...] = (), std: float = 0.05
     ) -> None:
         super().__init__()
-        if num_categories < 2 or num_layers < 1:
-            raise ValueError(f"need num_categories >= 2 and num_layers >= 1, got {num_categories} and {num_layers}")
-        shape = (num_layers, *batch_shape, num_categories - 1)
+        size = check_count("num_categories", num_categories, 2) - 1
+        shape = (check_count("num_layers", num_layers), *batch_shape, size)
         self.u = nn.Parameter(std * torch.randn(shape))
         self.w = nn.Parameter(std * torch.randn(shape))
         self.b = nn.Parameter(torch.zeros(shape[:-1]))

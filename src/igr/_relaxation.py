@@ -20,13 +20,10 @@ from torch.distributions import (
 )
 
 from igr import _kl_forms, functional
-from igr._checks import broadcast, check_tensor, describe, validation, values_checkable, widen
+from igr._checks import broadcast, check_count, check_tensor, describe, validation, values_checkable, widen
 from igr.transforms import simplex
 
 Shape = Sequence[int]
-
-_DISCRETE = (Bernoulli, Categorical, OneHotCategorical)  # what a relaxation has no divergence from
-_DISCRETE_ADVICE = "the second has no density; use igr.categorical_kl(p, q), the divergence of the categories"
 
 
 class MonteCarlo(NamedTuple):
@@ -66,6 +63,9 @@ class RecoveredOneHotCategorical(OneHotCategorical):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Shape ``sample_shape + batch_shape``."""
+        if value.shape[-1:] != self.event_shape:
+            raise ValueError(f"value must have shape (*, {self.event_shape[-1]}), got {describe(value)}")
+        broadcast(value=value.shape[:-1], batch_shape=self.batch_shape)
         log_p = self.logits.clamp(min=torch.finfo(self.logits.dtype).min / 4)  # finite, so that zero times it is zero
         return (value * log_p).sum(-1)
 
@@ -290,21 +290,29 @@ class Relaxation(Distribution, ABC):
             NotImplementedError: there is no closed form; the message names the alternative.
             ValueError: event shapes that differ, or batch shapes that do not broadcast.
         """
-        if not isinstance(other, Distribution):
-            raise TypeError(f"other must be a distribution, got {describe(other)}")
-        if isinstance(other, Relaxation) and other.event_shape != self.event_shape:
-            raise ValueError(
-                f"no KL between event shapes {tuple(self.event_shape)} and {tuple(other.event_shape)}: "
-                "both need the same number of categories"
-            )
-        broadcast(p=self.batch_shape, q=other.batch_shape)
+        self._check_other(other)
         value = None
         if isinstance(other, Relaxation):
             value = _kl_forms.kl(*self._pushforward, *other._pushforward, self._like)
         if value is None:
-            advice = _DISCRETE_ADVICE if isinstance(other, _DISCRETE) else _kl_forms.ADVICE
-            raise NotImplementedError(f"no closed form for KL({self} || {other}); {advice}")
+            raise NotImplementedError(f"no closed form for KL({self} || {other}); {_kl_forms.ADVICE}")
         return value
+
+    def _check_other(self, other: Distribution) -> torch.Size:
+        """The batch shape of a divergence from ``other``, be it in closed form or estimated, if there is one."""
+        if not isinstance(other, Distribution):
+            raise TypeError(f"other must be a distribution, got {describe(other)}")
+        if isinstance(other, (Bernoulli, Categorical, OneHotCategorical)):
+            raise NotImplementedError(
+                f"no KL({self} || {other}): the second has no density; use igr.categorical_kl(p, q), the divergence of "
+                "the categories"
+            )
+        if other.event_shape != self.event_shape:
+            raise ValueError(
+                f"no KL between event shapes {tuple(self.event_shape)} and {tuple(other.event_shape)}: "
+                "both need the same number of categories"
+            )
+        return broadcast(p=self.batch_shape, q=other.batch_shape)
 
     def _log_ratio(
         self, other: Distribution, sample_shape: Shape = (), *, generator: torch.Generator | None = None
@@ -367,8 +375,7 @@ def monte_carlo_recovered(
     """
     if not isinstance(q, Relaxation) or not q.event_shape:
         raise TypeError(f"q must be a relaxation of this library on the simplex, got {describe(q)}")
-    if num_samples < 1:
-        raise ValueError(f"num_samples must be at least 1, got {num_samples}")
+    num_samples = check_count("num_samples", num_samples)
     size = max(1, 2**22 // max(1, q.batch_shape.numel() * q._categories))  # of what is drawn at once
     drawn = [min(size, num_samples - start) for start in range(0, num_samples, size)]
     counts = torch.stack([q.hard_rsample((S,), generator=generator).double().sum(0) for S in drawn]).sum(0)

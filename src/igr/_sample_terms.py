@@ -20,7 +20,7 @@ from igr._checks import (
 )
 from igr._draws import check_scale, fused_sample, fusible, gaussian_noise, gumbel_noise, location_scale, sample_shape
 from igr._scalars import log_row
-from igr._simplex import harden, log_softmaxpp, one_hot_argmax, straight_through
+from igr._simplex import divided, harden, log_softmaxpp, one_hot_argmax, straight_through
 
 
 class SampleTerms(NamedTuple):
@@ -138,7 +138,7 @@ def gumbel_softmax_terms(
     log_alpha = widen(logits)
     full = log_alpha.expand(shape)
     eps = gumbel_noise(full, generator)
-    log_z = (_terms.exact_differences(full, eps) / tau).log_softmax(-1)
+    log_z = divided(_terms.exact_differences(full, eps), tau).log_softmax(-1)
     z = log_z.exp()
     z = straight_through(one_hot_argmax(full + eps), z) if hard else z
     prior = torch.zeros_like(log_alpha) if prior_logits is None else prior_logits

@@ -184,11 +184,19 @@ def softmaxpp_logits(y: Tensor, tau: float | Tensor, delta: float | Tensor) -> T
     """The argument of the softmax that the softmax++ is: (y / τ, log δ), of shape (*, K)."""
     y = widen(check_parameter("y", y))
     tau, delta = check_row_scalar("tau", tau, y), check_row_scalar("delta", delta, y)
-    x, last = y / tau, log(delta)
+    x, last = divided(y, tau), log(delta)
     if not isinstance(last, Tensor):
         return F.pad(x, (0, 1), value=last)
     shape = broadcast(y=x[..., :1], delta=last)
     return torch.cat([x.expand(shape[:-1] + x.shape[-1:]), last.expand(shape)], -1)
+
+
+def divided(scores: Tensor, tau: float | Tensor) -> Tensor:
+    """scores / τ; where a score is -inf, of what is impossible, the derivative by τ is zero, and not NaN."""
+    if not isinstance(tau, Tensor) or not tau.requires_grad:
+        return scores / tau
+    impossible = scores.isneginf()
+    return (scores.masked_fill(impossible, 0.0) / tau).masked_fill(impossible, -torch.inf)
 
 
 def one_hot_argmax(x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from igr import functional
-from igr._checks import check_parameter, describe
+from igr._checks import check_count, check_parameter, check_range, describe, is_number
 
 LOWEST, HIGHEST = 1e-9, 1e9  # temperatures looked at
 ACCURACY = 1e-4  # to which log τ is found
@@ -135,15 +135,16 @@ def measure_temperature(
         True
     """
     _check_sizes(num_categories, num_samples)
-    if not 0 < temperature < math.inf:
-        raise ValueError(f"temperature must be positive and finite, got {temperature}")
+    if not is_number(temperature):
+        raise TypeError(f"temperature must be a number, got {describe(temperature)}")
+    check_range("temperature", float(temperature))
     parameters = _parameters(num_categories, relaxation, loc, scale, logits)
     return _measure(_sampler(relaxation, _in_dtype(parameters, dtype), num_samples, seed), temperature, seed)
 
 
 def _check_sizes(K: int, num_samples: int) -> None:
-    if K < 2 or num_samples < 1:
-        raise ValueError(f"need num_categories >= 2 and num_samples >= 1, got {K} and {num_samples}")
+    check_count("num_categories", K, 2)
+    check_count("num_samples", num_samples)
 
 
 def _check_targets(K: int, distance: float, vanishing: float, num_samples: int) -> None:
@@ -180,8 +181,8 @@ def _parameters(
 
 
 def _in_dtype(parameters: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
-    if not isinstance(dtype, torch.dtype):
-        raise TypeError(f"dtype must be one of torch's, such as torch.float16, got {describe(dtype)}")
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise TypeError(f"dtype must be a floating-point one of torch's, such as torch.float16, got {dtype!r}")
     return [p.to(dtype) for p in parameters]
 
 
@@ -199,8 +200,8 @@ def _sampler(
 
     def draw(tau: float) -> tuple[Tensor, Tensor]:
         generator = torch.Generator(parameters[0].device).manual_seed(seed)
-        first, *rest = (p.detach().expand(num_samples, *p.shape) for p in parameters)
-        first = first.clone().requires_grad_()
+        first, *rest = (p.detach().expand(num_samples, *p.shape).clone() for p in parameters)
+        first.requires_grad_()
         if relaxation == "gs":
             return functional.gumbel_softmax(first, tau, generator=generator), first
         if relaxation == "igr-i":
@@ -228,7 +229,7 @@ def _compromise(measure: Callable[[float], Suggestion], start: float, vanishing:
 
 
 def _measure(draw: Callable[[float], tuple[Tensor, Tensor]], tau: float, seed: int) -> Suggestion:
-    with torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():
         z, theta = draw(tau)
         generator = torch.Generator(z.device).manual_seed(seed + 1)
         v = torch.randn(z.shape, device=z.device, generator=generator).to(z.dtype)

@@ -19,6 +19,7 @@ from torch.distributions import Distribution, constraints, register_kl
 from igr import functional
 from igr._checks import (
     broadcast,
+    check_count,
     check_finite,
     check_range,
     check_row_scalar,
@@ -142,9 +143,7 @@ class CountableStickBreaking(Distribution):
         self.temperature, self.delta = check_row_scalar("temperature", temperature), check_row_scalar("delta", delta)
         if not is_number(precision) or not 0 < precision < 1:
             raise ValueError(f"precision must be a number in (0, 1), got {describe(precision)}")
-        if max_sticks < 1:
-            raise ValueError(f"max_sticks must be at least 1, got {max_sticks}")
-        self.precision, self.max_sticks = float(precision), max_sticks
+        self.precision, self.max_sticks = float(precision), check_count("max_sticks", max_sticks)
         self._like = _example(loc, scale, temperature, delta)
         self.loc, self.scale = _as_function("loc", loc, self._like), _as_function("scale", scale, self._like)
         index = torch.zeros(1, dtype=torch.long, device=self._like.device)
@@ -269,8 +268,7 @@ class CountableStickBreaking(Distribution):
             tolerance: the largest ``tail`` to accept.
             max_sticks: the largest n; the ``tail`` there is returned as it is, be it above ``tolerance`` or not.
         """
-        if max_sticks < 1:
-            raise ValueError(f"max_sticks must be at least 1, got {max_sticks}")
+        max_sticks = check_count("max_sticks", max_sticks)
         n = min(16, max_sticks)
         while True:
             mu, sigma = self._parameters(n)

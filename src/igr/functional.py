@@ -23,6 +23,7 @@ from igr._draws import gumbel_noise as gumbel_noise
 from igr._draws import location_scale as location_scale
 from igr._sample_terms import SampleTerms, gaussian_softmax_terms, gumbel_softmax_terms
 from igr._simplex import (
+    divided,
     harden,
     log_softmaxpp,
     log_softmaxpp_inverse,
@@ -167,7 +168,7 @@ def gumbel_softmax(
     if mask is not None:  # a forbidden category's logit, were it -inf, would make the gradient of τ NaN
         log_alpha = log_alpha.masked_fill(~mask, 0.0)
     scores = log_alpha + gumbel_noise(log_alpha, generator)
-    return _relax(scores / tau, scores if hard else None, mask).to(logits.dtype)
+    return _relax(divided(scores, tau), scores if hard else None, mask).to(logits.dtype)
 
 
 def _moved(x: Tensor, from_right: int, logits: Tensor) -> Tensor:

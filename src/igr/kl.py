@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, OneHotCategorical
 
 from igr import _terms
-from igr._checks import broadcast, check_parameter, describe, widen
+from igr._checks import broadcast, check_count, check_parameter, describe, widen
 from igr.distributions import MonteCarlo, Relaxation
 
 __all__ = ["monte_carlo_kl", "categorical_kl"]
@@ -32,12 +32,16 @@ def monte_carlo_kl(
 
     Arguments:
         p: the relaxation to sample from.
-        q: another relaxation, or any distribution on the simplex with a ``log_prob``.
+        q: another relaxation, or any distribution with a density on the same simplex as ``log_prob``.
         num_samples: the number of samples S, at least 2.
         generator: source of the noise; eager mode only.
 
     Returns:
         The estimate, differentiable, and its standard error.
+
+    Raises:
+        NotImplementedError: a discrete q, which has no density.
+        ValueError: event shapes that differ, or batch shapes that do not broadcast.
 
     Example:
         >>> from igr import GumbelSoftmax, monte_carlo_kl
@@ -48,11 +52,8 @@ def monte_carlo_kl(
     """
     if not isinstance(p, Relaxation):
         raise TypeError(f"p must be a relaxation of this library, got {describe(p)}")
-    if not isinstance(num_samples, int) or isinstance(num_samples, bool):
-        raise TypeError(f"num_samples must be an integer, got {describe(num_samples)}")
-    if num_samples < 2:
-        raise ValueError(f"num_samples must be at least 2 for a standard error, got {num_samples}")
-    p = p.expand(broadcast(p=p.batch_shape, q=q.batch_shape))  # so that samples come first, and q's own axes after
+    num_samples = check_count("num_samples", num_samples, 2, " for a standard error")
+    p = p.expand(p._check_other(q))  # so that samples come first, and q's own axes after
     log_ratio = p._log_ratio(q, (num_samples,), generator=generator)  # (S, *)
     estimate = log_ratio.mean(0)
     deviation = torch.where(estimate.isposinf(), 0.0, log_ratio - estimate)

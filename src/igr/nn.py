@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Adagrad, Optimizer
 
 from igr._bottleneck import Bottleneck, CategoricalBottleneck
-from igr._checks import check_finite, check_range
+from igr._checks import check_count, check_finite, check_range, describe, is_number
 from igr._planar_flow import PlanarFlow
 from igr.countable import CountableStickBreaking, evaluate
 
@@ -62,9 +62,7 @@ class GrowingSticks(nn.Module):
         block: int = 32,
     ) -> None:
         super().__init__()
-        if block < 1:
-            raise ValueError(f"block must be at least 1, got {block}")
-        self.batch_shape, self.block = tuple(batch_shape), block
+        self.batch_shape, self.block = tuple(batch_shape), check_count("block", block)
         self._start = {"loc": loc, "log_scale": scale}
         self._optimizers: WeakSet[Optimizer] = WeakSet()
         self.grow(block)
@@ -142,6 +140,8 @@ class GrowingSticks(nn.Module):
         """What sticks start from, with the dtype and device of the first block."""
         like = next(self.parameters(), torch.empty(0))
         name, value = kind.removeprefix("log_"), self._start[kind]
+        if not callable(value) and not is_number(value):
+            raise TypeError(f"{name} must be a number or a function of indices, got {describe(value)}")
         index = torch.arange(start, stop, device=like.device)
         given = evaluate(name, value, index) if callable(value) else like.new_full((1,), value)
         if name == "loc":

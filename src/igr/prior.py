@@ -21,7 +21,7 @@ from torch.distributions import (
     Transform,
 )
 
-from igr._checks import broadcast, check_finite, check_parameter, describe, expand, is_number
+from igr._checks import broadcast, check_count, check_finite, check_parameter, describe, expand, is_number
 from igr._locations import NEGLIGIBLE, countable_locations, gaussian_locations, refuse_zeros, stick_locations
 from igr._maps import parts_of
 from igr.countable import CountableStickBreaking, StickSample
@@ -34,6 +34,7 @@ __all__ = ["fit_prior", "match_moments"]
 Pmf = Callable[[Tensor], Tensor]
 
 
+@torch.inference_mode(False)  # whatever is around, since derivatives are needed
 def fit_prior(
     p0: Tensor | Distribution | Pmf,
     *,
@@ -102,7 +103,7 @@ def fit_prior(
         >>> counts.recovered().probs[:4]
         tensor([0.0498, 0.1494, 0.2240, 0.2240])
     """
-    scale = scale.detach() if isinstance(scale, Tensor) else scale
+    scale = scale.detach().clone() if isinstance(scale, Tensor) else scale
     parts = () if flow is None else parts_of(flow)
     sticks = parts[0] if len(parts) == 1 and type(parts[0]) is StickBreaking else None
     target = _target(p0, tolerance)
@@ -192,12 +193,9 @@ def match_moments(
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate * 0.5 * (1 + math.cos(math.pi * step / num_steps))
         optimizer.zero_grad()
-        mean = _mean(relaxation().rsample((num_samples,), generator=generator))
-        if broadcast(samples=mean.shape[:-1], p0=p0.shape[:-1]) != mean.shape[:-1]:
-            raise ValueError(f"p0 of shape {tuple(p0.shape)} has more rows than samples, which are {tuple(mean.shape)}")
-        K = max(mean.shape[-1], p0.shape[-1])
-        mean, p = (F.pad(x, (0, K - x.shape[-1])) for x in (mean, p0.to(mean)))
-        loss = (mean - p).square().sum()
+        with torch.enable_grad():
+            mean = _mean(relaxation().rsample((num_samples,), generator=generator))
+            loss = _squared_error(mean, p0)
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
@@ -211,13 +209,21 @@ def _check_moments(p0: object, num_samples: int, num_steps: int) -> None:
     check_finite("p0", tensor)
     if bool((tensor < 0).any()) or bool((tensor.sum(-1) > 1 + 1e-2).any()):
         raise ValueError("p0 is not a distribution: its entries must not be negative, nor sum to more than one")
-    for name, value, least in (("num_samples", num_samples, 1), ("num_steps", num_steps, 0)):
-        if value < least:
-            raise ValueError(f"{name} must be at least {least}, got {value}")
+    check_count("num_samples", num_samples)
+    check_count("num_steps", num_steps, 0)
 
 
 def _mean(sample: Tensor | StickSample) -> Tensor:
     return (sample.z if isinstance(sample, StickSample) else sample).mean(0)
+
+
+def _squared_error(mean: Tensor, p0: Tensor) -> Tensor:
+    """Summed over rows and categories, where those that one of the two lacks are zero."""
+    if broadcast(samples=mean.shape[:-1], p0=p0.shape[:-1]) != mean.shape[:-1]:
+        raise ValueError(f"p0 of shape {tuple(p0.shape)} has more rows than samples, which are {tuple(mean.shape)}")
+    K = max(mean.shape[-1], p0.shape[-1])
+    mean, p = (F.pad(x, (0, K - x.shape[-1])) for x in (mean, p0.to(mean)))
+    return (mean - p).square().sum()
 
 
 class _Target(NamedTuple):

@@ -366,6 +366,7 @@ class Planar(Transform):
         return u_hat + error, m
 
     def _argument(self, y: Tensor) -> Tensor:
+        self.forward_shape(y.shape)  # refuses what would broadcast to other vectors
         return (widen(self.w) * widen(y)).sum(-1) + self.b
 
     def _dtype(self, y: Tensor) -> torch.dtype:

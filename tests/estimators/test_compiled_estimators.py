@@ -28,3 +28,16 @@ def test_compiled(name, kind):
     torch.compile(loss, fullgraph=True, backend="aot_eager")(a, b).backward()
     assert a.grad.isfinite().all()
     assert a.grad.abs().sum() > 0
+
+
+def test_a_compiler_takes_another_number_of_samples():
+    def loss(logits, num_samples):
+        q = GumbelSoftmax(0.5, logits)
+        return estimators.rloo(q, lambda z: (z[..., 0].sum(-1) - 1).square(), num_samples=num_samples).surrogate.sum()
+
+    torch._dynamo.reset()
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    for S in (2, 3, 4):
+        logits = torch.zeros(4, 3, 5, requires_grad=True)
+        compiled(logits, S).backward()
+        assert logits.grad.isfinite().all()

@@ -217,6 +217,16 @@ def test_integers_of_numpy_are_numbers_of_samples(name):
     assert torch.equal(numpy, plain)
 
 
+@pytest.mark.parametrize("name", ["straight_through", "reinmax", "gapped_straight_through"])
+def test_temperatures_are_of_variables_and_not_of_samples(name):
+    q, _ = latent("gs")
+    for rows in ((B, N), (N,), (1,)):
+        assert run(name, q, of_values, num_samples=4, temperature=torch.ones(*rows, 1)).value.shape == (B,)
+    for rows in ((4, B, N), (5, B, N)):
+        with pytest.raises(ValueError, match=rf"temperature must be a number or broadcast to \({B}, {N}, 1\)"):
+            run(name, q, of_values, num_samples=4, temperature=torch.ones(*rows, 1))
+
+
 def test_relax_takes_integers_of_numpy_and_no_others():
     q, _ = latent("gs")
     for wrong in (4.0, np.float64(4.0), True, np.int64(0), torch.tensor(4)):

@@ -379,6 +379,12 @@ def test_what_is_no_problem_is_refused(text, advice, own):
         find(text)
 
 
+@pytest.mark.parametrize("entry", [-torch.inf, torch.nan])
+def test_logits_are_finite(entry):
+    with pytest.raises(ProblemError, match=r"mine: logits must be finite, got a float32 tensor of shape \(1, 2\)"):
+        Problem("mine", lambda z: z[..., 0].sum(-1), torch.tensor([[0.0, entry]]))
+
+
 def test_every_name_is_a_problem():
     for name in PROBLEMS:
         assert find(name).name == name

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import index
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
-from igr._checks import describe, widen
+from igr._checks import broadcast, check_count, check_row_scalar, describe, widen
 from igr.distributions import BinaryConcrete, GumbelSoftmax, Relaxation
 from igr.estimators._graph import can_be_walked, depends
 
@@ -171,11 +170,14 @@ def _two_categories(log_odds: Tensor) -> Tensor:
     return torch.stack([log_odds, torch.zeros_like(log_odds)], -1)
 
 
-def check_count(name: str, value: int, at_least: int = 1, why: str = "") -> int:
-    whole = hasattr(value, "__index__") and not isinstance(value, bool | Tensor)  # numpy's integers too
-    if not whole or index(value) < at_least:
-        raise ValueError(f"{name} must be an integer of at least {at_least}{why}, got {value!r}")
-    return index(value)
+def check_per_variable(name: str, value: float | Tensor, log_p: Tensor) -> float | Tensor:
+    """A positive number, or one for each variable, ``(*, N, 1)``: not one for each sample."""
+    scalar, rows = check_row_scalar(name, value, log_p), torch.Size((*log_p.shape[:-1], 1))
+    if isinstance(scalar, Tensor) and broadcast(**{name: scalar, "variables": rows}) != rows:
+        raise ValueError(
+            f"{name} must be a number or broadcast to {tuple(rows)}, one value per variable, got {describe(value)}"
+        )
+    return scalar
 
 
 def check_num_samples(num_samples: int, at_least: int = 1, why: str = "") -> int:

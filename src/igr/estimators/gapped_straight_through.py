@@ -8,8 +8,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from igr import functional
-from igr._checks import check_row_scalar
-from igr.estimators._core import Estimate, Function, Latent, check_num_samples, estimate
+from igr.estimators._core import Estimate, Function, Latent, check_num_samples, check_per_variable, estimate
 
 __all__ = ["gapped_straight_through"]
 
@@ -66,7 +65,7 @@ def gapped_straight_through(
     """
     latent = Latent(q, f)
     log_p = latent.log_probs
-    tau, gap = (check_row_scalar(name, x, log_p) for name, x in (("temperature", temperature), ("gap", gap)))
+    tau, gap = (check_per_variable(name, x, log_p) for name, x in (("temperature", temperature), ("gap", gap)))
     hard = latent.draw(check_num_samples(num_samples), generator)  # (S, *, N, K)
     fixed = log_p.detach()  # also in forward mode, to which no_grad is nothing
     below = fixed - fixed.amax(-1, keepdim=True)

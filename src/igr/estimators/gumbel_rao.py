@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from igr import functional
-from igr._checks import widen
+from igr._checks import check_count, widen
 from igr.conditional import sample_conditional_gumbel
 from igr.distributions import GumbelSoftmax
-from igr.estimators._core import Estimate, Function, Latent, check_count, check_num_samples, estimate
+from igr.estimators._core import Estimate, Function, Latent, check_num_samples, estimate
 
 __all__ = ["gumbel_rao"]
 

@@ -7,9 +7,10 @@ from torch import Tensor
 from torch.distributions import Distribution, Normal
 
 from igr import functional
+from igr._checks import check_count
 from igr.conditional import _settle, _truncated
 from igr.distributions import gaussian_of
-from igr.estimators._core import Estimate, Function, Latent, check_count, check_num_samples, estimate
+from igr.estimators._core import Estimate, Function, Latent, check_num_samples, estimate
 from igr.functional import gumbel_noise
 
 __all__ = ["igr_rao"]

@@ -7,8 +7,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from igr import functional
-from igr._checks import check_row_scalar
-from igr.estimators._core import Estimate, Function, Latent, check_num_samples, estimate
+from igr.estimators._core import Estimate, Function, Latent, check_num_samples, check_per_variable, estimate
 
 __all__ = ["reinmax"]
 
@@ -62,7 +61,7 @@ def reinmax(
     """
     latent = Latent(q, f)
     log_p = latent.log_probs
-    tau = check_row_scalar("temperature", temperature, log_p)
+    tau = check_per_variable("temperature", temperature, log_p)
     hard = latent.draw(check_num_samples(num_samples), generator)  # (S, *, N, K)
     with torch.no_grad():
         middle = ((log_p / tau).softmax(-1) + hard) / 2

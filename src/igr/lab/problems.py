@@ -39,7 +39,7 @@ class Problem:
         settings: numbers that say which of its kind it is.
 
     Raises:
-        ProblemError: there is no variable, or less than two categories.
+        ProblemError: there is no variable, or less than two categories, or a logit that is not finite.
     """
 
     name: str
@@ -53,6 +53,11 @@ class Problem:
                 f"{self.name}: logits must be a tensor of shape (N, K) with K >= 2, got {describe(self.logits)}"
             )
         _check_sizes(self.num_variables, self.num_categories)
+        if not bool(self.logits.isfinite().all()):
+            raise ProblemError(
+                f"{self.name}: logits must be finite, got {describe(self.logits)} with NaN or infinite entries; what "
+                "is all but impossible has a logit such as -20"
+            )
 
     @property
     def num_variables(self) -> int:
