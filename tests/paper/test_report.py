@@ -838,7 +838,7 @@ def test_run_times_and_environment(tmp_path):
     assert times["members"] == "6"
     assert times["training seconds"] == "120.0"
     assert times["per member and epoch milliseconds"] == f"{1e3 * 120 / (6 * 300):.3g}"
-    assert (times["device"], times["cells at once"]) == ("NVIDIA H200", "1")
+    assert (times["device"], times["runs sharing the device"]) == ("NVIDIA H200", "1")
     assert "shared a device" not in page.text
     said = [tuple(row.values()) for row in page.rows("What the records say of code and machines")]
     assert ("commit", "0123abc + changes", "1") in said
@@ -848,11 +848,11 @@ def test_run_times_and_environment(tmp_path):
 
 
 def test_times_of_cells_that_shared_a_device_say_so(tmp_path):
-    rows = [each | {"jobs": 3} for each in cell()]
+    rows = [each | {"sharing": 3} for each in cell()]
     page = Page(made(tmp_path, rows).html)
-    assert page.rows("Wall-clock time of each cell")[0]["cells at once"] == "3"
+    assert page.rows("Wall-clock time of each cell")[0]["runs sharing the device"] == "3"
     assert "each took longer than alone: these times are not to be compared" in page.text
-    assert f"{(rows[0]['seconds'] + rows[0]['seconds_evaluation']) / 60:.1f}, 3 cells at once" in page.text
+    assert f"{(rows[0]['seconds'] + rows[0]['seconds_evaluation']) / 60:.1f}, shared by 3 runs" in page.text
 
 
 def test_commits_that_were_given_can_be_checked(tmp_path):

@@ -134,16 +134,16 @@ def test_records_of_which_some_are_lost_are_made_again_as_a_whole(tmp_path):
 
 def test_the_command_hands_on_how_many_share_the_device(tmp_path):
     subprocess.run(command(tmp_path, "--sharing", "2"), check=True, env=environment(), capture_output=True)
-    assert {record["jobs"] for record in finished(tmp_path)} == {2}
+    assert {record["sharing"] for record in finished(tmp_path)} == {2}
 
 
 def test_records_say_that_a_device_was_shared_at_some_time(tmp_path):
     cell = SPECS["table1/mnist/linear/igr-i"].shortened()
     assert run(cell, tmp_path, lambda: True, sharing=3)[0] is None
     found, _ = run(cell, tmp_path)
-    assert {record["jobs"] for record in found} == {3}
+    assert {record["sharing"] for record in found} == {3}
     alone, _ = run(cell, tmp_path / "alone")
-    assert {record["jobs"] for record in alone} == {1}
+    assert {record["sharing"] for record in alone} == {1}
 
 
 def test_records_that_are_there_are_not_made_again(tmp_path):

@@ -180,7 +180,7 @@ class _Work:
             if numbers["notes"]["fresh"] or not options.fresh:  # one that was begun with --fresh is gone on with
                 self.ensemble.load(tensors, numbers)
                 self.notes = numbers["notes"]
-        self.notes["jobs"] = max(options.sharing, self.notes.get("jobs", 1))
+        self.notes["sharing"] = max(options.sharing, self.notes.get("sharing", 1))
         if (tree := records.tree()) not in self.notes["trees"]:
             self.notes["trees"].append(tree)
 
@@ -334,7 +334,7 @@ class _Work:
             "members": len(self.ensemble.members),
             "seconds": round(seconds["training"], 3),
             "seconds_evaluation": round(seconds["evaluation"], 3),
-            "jobs": self.notes["jobs"],
+            "sharing": self.notes["sharing"],
             "products": self.ensemble.products,
             "commit": source.commit,
             "dirty": source.dirty,

@@ -10,7 +10,7 @@ from igr.paper.report.cells import Cell, Summary
 from igr.paper.report.document import ABSENT, Entry, Table, heading
 from igr.paper.report.lines import Line, lines, number, sources
 from igr.paper.report.notes import REMARKS, disagreements, incomparable, notes
-from igr.paper.report.provenance import at_once, seconds
+from igr.paper.report.provenance import seconds, sharing
 from igr.paper.report.words import CHOSEN_BY, place
 from igr.paper.specs import SPECS, Trained
 
@@ -132,7 +132,7 @@ def minutes(line: Line) -> Entry:
     """How long it took to train all members, and to evaluate them."""
     if line.cell is None or None in (spent := seconds(line.cell)):
         return Entry(ABSENT)
-    beside = f", {n} cells at once" if (n := at_once(line.cell)) > 1 else ""
+    beside = f", shared by {n} runs" if (n := sharing(line.cell)) > 1 else ""
     return Entry(f"{sum(filter(None, spent)) / 60:.1f}{beside}")
 
 

@@ -12,22 +12,22 @@ from igr.paper.report.cells import Cell
 from igr.paper.report.document import ABSENT, Entry, Table, heading
 from igr.paper.report.words import place
 
-__all__ = ["at_once", "changed", "environment", "run_times", "seconds"]
+__all__ = ["changed", "environment", "run_times", "seconds", "sharing"]
 
 
 def run_times(cells: Sequence[Cell]) -> Table:
     """What training took: all members of a run learn at once, so a member's time is a share of it."""
     words = ("cell", "images", "protocol", "device")
     numbers = ("members", "epochs", "training|seconds", "per member and epoch|milliseconds", "evaluation|seconds")
-    head = tuple(map(heading, (*words, *numbers, "cells at once")))
-    note = "Where several cells shared a device, each took longer than alone: these times are not to be compared."
-    notes = (note,) if any(at_once(cell) > 1 for cell in cells) else ()
+    head = tuple(map(heading, (*words, *numbers, "runs sharing the device")))
+    note = "Where several runs shared a device, each took longer than alone: these times are not to be compared."
+    notes = (note,) if any(sharing(cell) > 1 for cell in cells) else ()
     return Table("Wall-clock time of each cell", head, tuple(map(_times, cells)), len(words), notes)
 
 
-def at_once(cell: Cell) -> int:
-    """How many cells shared the device, at most."""
-    return max((each.get("jobs", 1) for each in cell.records), default=1)
+def sharing(cell: Cell) -> int:
+    """How many runs shared the device, at most."""
+    return max((each.get("sharing", 1) for each in cell.records), default=1)
 
 
 def _runs(cell: Cell) -> list[Record]:
@@ -57,7 +57,7 @@ def _times(cell: Cell) -> tuple[Entry, ...]:
         Entry(ABSENT if training is None else f"{training:,.1f}"),
         Entry(ABSENT if training is None or work is None else f"{1e3 * training / work:.3g}"),
         Entry(ABSENT if evaluation is None else f"{evaluation:,.1f}"),
-        Entry(f"{at_once(cell)}"),
+        Entry(f"{sharing(cell)}"),
     )
 
 
