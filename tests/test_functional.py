@@ -832,6 +832,14 @@ def test_impossible_categories_keep_the_gradient_of_tau(sample, hard):
 
     torch.testing.assert_close(gradients(-math.inf), gradients(-1e4))
 
+    def of_tau(tau):
+        scores = torch.tensor([0.0, -math.inf, 1.0], dtype=torch.float64)
+        return sample(scores, tau, hard, generator=torch.Generator().manual_seed(0))[0]
+
+    tau = torch.tensor(0.5, dtype=torch.float64)
+    _, forward = torch.func.jvp(of_tau, (tau,), (torch.ones_like(tau),))
+    torch.testing.assert_close(forward, gradients(-math.inf)[1])
+
 
 @pytest.mark.parametrize("dim", [0, 1, -2, -1, 2])
 def test_gumbel_softmax_over_another_axis(dim):

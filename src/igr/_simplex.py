@@ -193,7 +193,7 @@ def softmaxpp_logits(y: Tensor, tau: float | Tensor, delta: float | Tensor) -> T
 
 def divided(scores: Tensor, tau: float | Tensor) -> Tensor:
     """scores / τ; where a score is -inf, of what is impossible, the derivative by τ is zero, and not NaN."""
-    if not isinstance(tau, Tensor) or not tau.requires_grad:
+    if not isinstance(tau, Tensor):
         return scores / tau
     impossible = scores.isneginf()
     return (scores.masked_fill(impossible, 0.0) / tau).masked_fill(impossible, -torch.inf)

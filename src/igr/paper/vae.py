@@ -26,10 +26,7 @@ FIXED_MILLISECONDS = 0.1
 WEIGHTS_MILLISECONDS = {"linear": 0.13, "nonlinear": 0.45}
 SAMPLE_MILLISECONDS = {"igr-i": 0.11, "igr-planar": 0.19, "igr-sb": 0.14, "gs": 0.09}
 NONLINEAR_MILLISECONDS = 0.12  # more, for a sample
-GREY_MILLISECONDS = {
-    "linear": 0.18,
-    "nonlinear": 0.28,
-}  # more, for means and scales of pixels; the second is a guess
+GREY_MILLISECONDS = {"linear": 0.18, "nonlinear": 0.28}  # more, for scales beside means; the second is a guess
 DISCRETE_MILLISECONDS = {"igr-i": 0.3, "gs": 0.0}  # more, where the KL is the discrete one: Proposition 2 in every step
 ESTIMATOR_MILLISECONDS = {  # more, of any step and for a sample, by the estimator, with the discrete KL
     "reinmax": {"igr-i": (0.25, 0.43), "gs": (0.25, 0.0)},
