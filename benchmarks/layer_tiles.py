@@ -63,18 +63,17 @@ def table(kernel: str, models: int, rows: int, rate: float, best: int, rounds: i
 
     from igr.paper import layer_kernels
 
-    pair, work = layer_kernels.TILES[kernel], list(calls(kernel, models, rows))
-    used = pair[rows > layer_kernels.FEW]
+    used, work = layer_kernels.TILES[kernel], list(calls(kernel, models, rows))
     ways: dict[str, torch.cuda.CUDAGraph] = {}
     try:
         for tile in candidates(kernel, used):
-            layer_kernels.TILES[kernel] = (tile, tile)
+            layer_kernels.TILES[kernel] = tile
             try:
                 ways[str(tile)] = captured(lambda: [call() for call, _ in work])
             except OutOfResources:
                 continue
     finally:
-        layer_kernels.TILES[kernel] = pair
+        layer_kernels.TILES[kernel] = used
     floor = sum(moved for _, moved in work) / rate
     found = sorted(medians(ways, rounds, 3).items(), key=lambda item: item[1])
     print(f"{kernel}, {models} models of {rows} rows, floor {floor:.3f} ms")

@@ -140,7 +140,7 @@ def test_annealing_asks_a_linear_decoder_by_a_kernel(id: str):
 @pytest.mark.parametrize("dataset", ["mnist", "fmnist"], ids=["binary", "grey"])
 def test_samples_are_decoded_by_kernels(dataset: str, architecture: str):
     S, B = 400, 30
-    made, x = decoders(f"table1/{dataset}/{architecture}/gs", B)
+    made, x = decoders(f"table1/{dataset}/{architecture}/igr-i", B)
     log_q = (2 * torch.randn(2, B, 20, K, device="cuda")).log_softmax(-1)
     fast = assess._scores(made.vae, x, log_q, S, generator(1))
     with kernels.disabled():

@@ -20,13 +20,11 @@ from torch import Tensor
 
 __all__ = ["adam_product", "adam_sizes", "affine", "affine_input_gradient"]
 
-# sizes of tiles, warps and stages of the pipeline, for a few rows of each member and for many: those of a batch, as
-# measured on an H200, and what several samples make of it
-FEW = 128
+# sizes of tiles, warps and stages of the pipeline, as measured on an H200
 TILES = {
-    "affine": ((64, 128, 16, 2, 4), (64, 128, 16, 2, 4)),
-    "input": ((128, 64, 32, 4, 4), (128, 64, 32, 4, 4)),
-    "adam": ((32, 64, 32, 4, 3), (32, 64, 32, 4, 3)),
+    "affine": (64, 128, 16, 2, 4),
+    "input": (128, 64, 32, 4, 4),
+    "adam": (32, 64, 32, 4, 3),
 }
 
 
@@ -157,7 +155,7 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor, relu: bool, precision: str) 
     E, rows, NI, NO = *x.shape[:2], *weight.shape[1:]
     x = _rowwise(x)
     y = x.new_empty(E, rows, NO)
-    BM, BN, BK, warps, stages = TILES["affine"][rows > FEW]
+    BM, BN, BK, warps, stages = TILES["affine"]
     grid = (triton.cdiv(NO, BN), triton.cdiv(rows, BM), E)
     with torch.cuda.device_of(x):  # launches go to the current one
         _affine_kernel[grid](
@@ -172,7 +170,7 @@ def affine_input_gradient(dy: Tensor, weight: Tensor, precision: str, relu: Tens
     E, rows, NI, NO = *dy.shape[:2], *weight.shape[1:]
     dy = _rowwise(dy)
     dx = dy.new_empty(E, rows, NI)
-    BM, BN, BK, warps, stages = TILES["input"][rows > FEW]
+    BM, BN, BK, warps, stages = TILES["input"]
     grid = (triton.cdiv(NI, BN), triton.cdiv(rows, BM), E)
     with torch.cuda.device_of(dy):  # launches go to the current one
         _input_gradient_kernel[grid](
@@ -214,7 +212,7 @@ def adam_product(
     """
     E, rows, NI, NO = *x.shape[:2], *weight[0].shape[1:]
     x, dy = _rowwise(x), _rowwise(dy)
-    BI, BO, BR, warps, stages = TILES["adam"][rows > FEW]
+    BI, BO, BR, warps, stages = TILES["adam"]
     grid = (triton.cdiv(NO, BO), triton.cdiv(NI, BI), E)
     strides = (x.stride(0), dy.stride(0), x.stride(1), dy.stride(1))  # of rows as constants, whose factors are known
     with torch.cuda.device_of(x):  # launches go to the current one
