@@ -34,7 +34,14 @@ from igr.transforms import StickBreaking
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 METHODS = ("igr-i", "igr-planar", "igr-sb", "gs")
-CASES = [*((method, "learned") for method in METHODS), ("igr-i", "one"), ("igr-sb", "one")]
+CASES = [
+    *((method, {}) for method in METHODS),
+    ("igr-i", {"scale": "one"}),
+    ("igr-sb", {"scale": "one"}),
+    ("igr-planar", {"network": "linear"}),
+    ("igr-i", {"scale": "one", "network": "linear"}),
+    ("gs", {"network": "linear"}),
+]
 CPU = torch.device("cpu")
 D = 8
 
@@ -45,11 +52,11 @@ def cell(method: str, **changes) -> Completion:
 
 
 def random_model(
-    method: str, num_units: int, members: int = 2, strength: float = 1.0, scale: str = "learned"
+    method: str, num_units: int, members: int = 2, strength: float = 1.0, **changes: str
 ) -> EnsembleCompletion:
     """Networks whose units depend on what comes before, with flows that do something and biases that are not zero."""
     model = EnsembleCompletion(
-        cell(method, scale=scale), range(1, members + 1), num_units=num_units, num_pixels=D, dtype=torch.float64
+        cell(method, **changes), range(1, members + 1), num_units=num_units, num_pixels=D, dtype=torch.float64
     )
     with torch.no_grad():
         for k, p in enumerate(model.parameters()):
@@ -68,13 +75,18 @@ class Reference:
     def __init__(self, model: EnsembleCompletion, i: int) -> None:
         self.method, self.N, self.unit = model.cell.method, model.num_units, model.cell.scale == "one"
         arrays = {name: p.detach().select(members_axis(p), i).numpy() for name, p in model.named_parameters()}
-        self.affine = [(arrays[f"weights.{k}"], arrays[f"biases.{k}"][0]) for k in range(5)]
+        linear = model.cell.network == "linear"
+        affine = [(arrays[f"weights.{k}"], arrays[f"biases.{k}"][0]) for k in range(3 if linear else 5)]
+        self.blocks = [affine[:1], affine[1:2]] if linear else [affine[:2], affine[2:4]]
+        self.decoder = affine[-1]
         if self.method == "igr-planar":
             self.flows = [[arrays[f"{name}.{layer}"][:, 0] for name in "uwb"] for layer in (0, 1)]
 
     def said(self, layer, h):
-        (w, b), (v, c) = self.affine[2 * layer : 2 * layer + 2]
-        said = np.tanh(h @ w + b) @ v + c
+        *hidden, (v, c) = self.blocks[layer]
+        for w, b in hidden:
+            h = np.tanh(h @ w + b)
+        said = h @ v + c
         return np.concatenate([said, np.zeros_like(said)], -1) if self.unit else said
 
     def flow(self, layer, n, y):
@@ -108,7 +120,7 @@ class Reference:
         return np.tanh(y / 2) if self.method == "igr-sb" else y
 
     def log_px(self, lower, units):
-        w, b = self.affine[4]
+        w, b = self.decoder
         return log_expit((2 * lower - 1) * (units @ w + b)).sum(-1)
 
     def enumerated(self, x):
@@ -125,15 +137,17 @@ class Reference:
         return np.array(weights), np.broadcast_to(log_w, (len(states), len(states)))
 
 
-@pytest.mark.parametrize(("method", "scale"), CASES)
-def test_sizes_are_those_of_the_paper(method, scale):
-    model = EnsembleCompletion(cell(method, scale=scale), [1])
-    said = 240 if method == "gs" or scale == "one" else 480
+@pytest.mark.parametrize(("method", "changes"), CASES, ids=str)
+def test_sizes_are_those_of_the_paper(method, changes):
+    model = EnsembleCompletion(cell(method, **changes), [1])
+    said = 240 if method == "gs" or changes.get("scale") == "one" else 480
     affine = 392 * 240 + 240 * said + 240 * 240 + 240 * said + 240 * 392 + 240 + said + 240 + said + 392
+    if changes.get("network") == "linear":
+        affine = 392 * said + 240 * said + 240 * 392 + said + said + 392
     flows = 2 * 2 * 240 * 3 if method == "igr-planar" else 0
     assert sum(p.numel() for p in model.parameters()) == affine + flows
     assert all((p == 0).all() for p in model.biases)
-    assert model.weights[0].abs().max() <= (6 / (392 + 240)) ** 0.5
+    assert model.weights[0].abs().max() <= (6 / (392 + model.weights[0].shape[-1])) ** 0.5
 
 
 def test_an_odd_number_of_pixels_has_no_halves():
@@ -141,9 +155,9 @@ def test_an_odd_number_of_pixels_has_no_halves():
         EnsembleCompletion(cell("gs"), [1], num_pixels=783)
 
 
-@pytest.mark.parametrize(("method", "scale"), CASES)
-def test_likelihood_is_that_of_enumeration(method, scale):
-    model, x, m = random_model(method, 3, scale=scale), random_images(), 40_000
+@pytest.mark.parametrize(("method", "changes"), CASES, ids=str)
+def test_likelihood_is_that_of_enumeration(method, changes):
+    model, x, m = random_model(method, 3, **changes), random_images(), 40_000
     found = log_likelihood(model, x, m, torch.Generator().manual_seed(1))
     for i in range(2):
         for b in range(2):
@@ -187,9 +201,9 @@ def by_quadrature(reference: Reference, x, tau):
     return (both * log_w).sum(), logsumexp(log_w, b=both)
 
 
-@pytest.mark.parametrize(("method", "scale"), CASES)
-def test_bound_is_that_of_quadrature_and_grows_with_samples(method, scale):
-    model, x, draws = random_model(method, 1, strength=3, scale=scale), random_images(n=1), 200_000
+@pytest.mark.parametrize(("method", "changes"), CASES, ids=str)
+def test_bound_is_that_of_quadrature_and_grows_with_samples(method, changes):
+    model, x, draws = random_model(method, 1, strength=3, **changes), random_images(n=1), 200_000
     tau = torch.tensor([0.3, 0.8], dtype=torch.float64).view(-1, 1, 1, 1)
     noise = draw_noise(model, (draws, 2, 1), x, torch.Generator().manual_seed(3))
     one = log_px(model, x, tau, noise).detach().squeeze(-1)  # bounds of one sample

@@ -116,7 +116,7 @@ def test_registry_is_complete():
         "table1": 48,
         "train-elbo": 24,
         "figure": 1,
-        "sop": 40,
+        "sop": 42,
         "nonparametric": 8,
         "relax": 4,
         "s4": 5,

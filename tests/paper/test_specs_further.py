@@ -41,8 +41,11 @@ def test_completions_say_what_is_trained(spec):
     assert (spec.dataset, spec.method) == (dataset, method) == ("mnist", spec.method)
     samples = [int(option[1:]) for option in options if re.fullmatch(r"s\d+", option)]
     names = {"st": "st_relaxed", "st-probs": "straight_through"}
-    estimators = [names.get(each, each) for each in options if not re.fullmatch(r"s\d+|unit", each)]
+    estimators = [names.get(each, each) for each in options if not re.fullmatch(r"s\d+|unit|linear", each)]
     assert spec.scale == ("one" if "unit" in options else "learned")
+    assert spec.network == ("linear" if "linear" in options else "tanh")
+    assert ("linear network" in spec.label, "one linear layer" in spec.description) == ("linear" in options,) * 2
+    assert ("network" in spec.settings()) == ("linear" in options)
     assert [spec.estimator] == (estimators or ["reparameterized"])
     if samples or not estimators:
         assert [spec.num_samples] == (samples or [1])

@@ -210,7 +210,7 @@ SOP: Mapping[str, dict[str, Any]] = MappingProxyType(  # what follows the method
 
 
 def _completions() -> Iterator[Completion]:
-    """The paper's table, the same with more samples, with noise of scale one, and with other estimators."""
+    """The paper's table, and the same with more samples, noise of scale one, linear networks and other estimators."""
     for num_samples in (1, 5, 50):
         for method in RELAXATIONS:
             row = method if num_samples == 1 else f"{method}+s{num_samples}"
@@ -218,6 +218,8 @@ def _completions() -> Iterator[Completion]:
     for method in RELAXATIONS[:-1]:  # GS has no scale
         yield Completion(f"sop/mnist/{method}+unit", method, scale="one")
         yield Completion(f"sop/mnist/{method}+unit+s5", method, scale="one", num_samples=5)
+    yield Completion("sop/mnist/igr-i+unit+linear", "igr-i", scale="one", network="linear")
+    yield Completion("sop/mnist/gs+linear", "gs", network="linear")
     for row, options in SOP.items():
         for method in RELAXATIONS if row == "st" else ("igr-i", "gs"):
             yield Completion(f"sop/mnist/{method}+{row}", method, **options)

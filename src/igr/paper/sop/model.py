@@ -2,7 +2,7 @@ r"""The network that completes images, many of them at once: every parameter has
 
 392 ~ 240 - (240 binary units) ~ 240 - (240 binary units) - 392: the upper half of an image, a layer with tanh and a
 linear one that says the parameters of binary units, the same again from what the units are, in [-1, 1], and the logits
-of the lower half.
+of the lower half. Linear networks have no layers with tanh.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ class EnsembleCompletion(nn.Module):
             raise ValueError(f"images of {num_pixels} pixels have no halves; give an even number of them")
         self.cell, self.num_units, self.num_given = cell, num_units, num_pixels // 2
         N, said = num_units, (1 if cell.method == "gs" or cell.scale == "one" else 2) * num_units
-        sizes = [(self.num_given, N), (N, said), (N, N), (N, said), (N, self.num_given)]
+        pairs = [
+            [(given, N), (N, said)] if cell.network == "tanh" else [(given, said)] for given in (self.num_given, N)
+        ]
+        sizes = [*pairs[0], *pairs[1], (N, self.num_given)]
         generators = [generator_of(seed, "weights") for seed in seeds]
         self.weights = nn.ParameterList([glorot(generators, *size).to(dtype) for size in sizes])
         self.biases = nn.ParameterList([torch.zeros(len(seeds), 1, size[1], dtype=dtype) for size in sizes])
@@ -104,11 +107,13 @@ class EnsembleCompletion(nn.Module):
 
     def say(self, layer: int, h: Tensor) -> Tensor:
         """What the network says of a layer of units, ``(*, E, B, -1)``, all numbers of an image in one row."""
+        if self.cell.network == "linear":
+            return self._affine(layer, h)
         return self._affine(2 * layer + 1, self._affine(2 * layer, h).tanh())
 
     def decode(self, units: Tensor) -> Tensor:
         """The logits of the lower half, ``(*, E, B, D / 2)``, for units of the second layer, ``(*, E, B, N)``."""
-        return self._affine(2 * LAYERS, units)
+        return self._affine(-1, units)
 
     def log_px(self, lower: Tensor, units: Tensor) -> Tensor:
         """log p(lower half | units), ``(*, E, B)``, for lower halves ``(E, B, D / 2)``."""

@@ -62,6 +62,8 @@ class Completion(Trained):
     """Of the gradient: through relaxed units, or another of hard units."""
     scale: str = "learned"
     """Of IGR's noise: what the network says for each unit, or ``one``, as in the published code."""
+    network: str = "tanh"
+    """What says the parameters of units: a layer with tanh and a linear one, or ``linear``, as in its script."""
     num_samples: int = 1
     """S: of the bound, log-mean-exp over relaxed samples, or of the estimator."""
     temperatures: tuple[float, ...] = TEMPERATURES
@@ -78,6 +80,7 @@ class Completion(Trained):
         "method": RELAXATIONS,
         "estimator": ("reparameterized", *ESTIMATORS),
         "scale": ("learned", "one"),
+        "network": ("tanh", "linear"),
         "protocol": ("honest",),
     }
     whole: ClassVar[tuple[str, ...]] = ("num_samples", *Trained.whole)
@@ -100,6 +103,7 @@ class Completion(Trained):
     def label(self) -> str:
         """What tables call it."""
         name = METHODS[self.method].label + ("" if self.scale == "learned" else ", σ = 1")
+        name += "" if self.network == "tanh" else ", linear network"
         if self.estimator == "reparameterized":
             return name + ("" if self.num_samples == 1 else f", S = {self.num_samples}")
         return f"{name} + {self._estimator}" + (f", S = {self.num_samples}" if self.estimator == "vimco" else "")
@@ -114,6 +118,7 @@ class Completion(Trained):
         """One line on what is trained."""
         words = f"lower halves of {self.dataset} from upper ones: {METHODS[self.method].label}"
         words += "" if self.scale == "learned" else " with σ = 1"
+        words += "" if self.network == "tanh" else ", one linear layer in place of each pair"
         if self.estimator == "vimco":
             return f"{words}, log-mean-exp over {count(self.num_samples, 'hard sample')}, {self._estimator}"
         if self.estimator != "reparameterized":
@@ -125,8 +130,9 @@ class Completion(Trained):
     def settings(self) -> dict[str, Any]:
         """What identifies the training beside a member and whether it is cut short."""
         found = super().settings()
-        if self.scale == "learned":  # nothing, as in records from before there was another
-            del found["scale"]
+        for field, usual in (("scale", "learned"), ("network", "tanh")):
+            if found[field] == usual:  # nothing, as in records from before there was another
+                del found[field]
         return found
 
     def learning_rate_at(self, step: int) -> float:
