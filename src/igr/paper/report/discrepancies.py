@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from igr.paper.published import Published
@@ -36,10 +36,17 @@ LAST = (
     "in part: the published IGR-SB never reaches its last category, which costs 20 log(10/9) = 2.1 nats of KL; here "
     "the leftover stick is that category"
 )
-UNIT = (
-    "perhaps: the published code fixes σ at 1 and does not apply τ; here σ is learned and τ chosen. The rows with "
-    "σ = 1 tell"
-)
+UNIT = "perhaps: the published code fixes σ at 1 and does not apply τ; here σ is learned and τ chosen"
+UNIT_ROW = "the scale: with σ = 1, as in the published code,"
+SCRIPT = "one linear layer in place of each pair, as in the published script,"
+BRIDGES = {  # rows that are nearer to the published code, the nearest first, and what they have of it
+    "sop/mnist/igr-i": {
+        "sop/mnist/igr-i+unit+linear": f"scale and network: with σ = 1 and {SCRIPT}",
+        "sop/mnist/igr-i+unit": UNIT_ROW,
+    },
+    "sop/mnist/igr-planar": {"sop/mnist/igr-planar+unit": UNIT_ROW},
+    "sop/mnist/gs": {"sop/mnist/gs+linear": f"the network: with {SCRIPT}"},
+}
 SLOTS = (
     "perhaps in part: the published code draws the prior's means anew for every place in a batch, drops the mass "
     "beyond the truncation and chooses K on the test split"
@@ -59,7 +66,8 @@ REASONS = (  # ids, protocol, the sign of the difference if it matters, and why;
 def discrepancies(cells: Sequence[Cell]) -> Table | None:
     """A row for each number that is further from the paper's than noise, if there are such."""
     every = list(_lines(cells))
-    rows = [row for line, kind in every if (row := _row(line, kind)) is not None]
+    found = {line.spec: line for line, kind in every if kind == "sop"}
+    rows = [row for line, kind in every if (row := _row(line, kind, found)) is not None]
     apart = dict.fromkeys(line.spec for line, _ in every if line.incomparable is not None)
     words = f"Not comparable, for the reasons below their tables, and so left out: {', '.join(apart)}."
     head = ("cell", "why", "protocol", "chosen by", "τ", "prior τ", "paper", "ours", "Δ", "Δ / SD|combined")
@@ -86,7 +94,7 @@ def _deviations(paper: Published, ours: Summary) -> float:
     return NOISE * (ours.mean - paper.value) / noise(ours.sd or 0.0, paper.sd)
 
 
-def _row(line: Line, kind: str) -> tuple[Entry, ...] | None:
+def _row(line: Line, kind: str, found: Mapping[str, Line]) -> tuple[Entry, ...] | None:
     ours = _ours(line, kind)
     if line.paper is None or ours is None or line.cell is None or line.incomparable is not None:
         return None
@@ -95,16 +103,31 @@ def _row(line: Line, kind: str) -> tuple[Entry, ...] | None:
         return None
     return (
         Entry(line.spec),
-        Entry(_reason(line, kind, ratio)),
+        Entry(_bridge(line, kind, found) or _reason(line, kind, ratio)),
         Entry(line.cell.protocol),
         Entry(line.cell.chosen_by(line.criterion) if line.criterion else ABSENT),
         tau(line),
         prior_temperature(line),
         paper(line),
-        Entry(number(ours.mean) + ("" if ours.sd is None else f" ± {ours.sd:.2f}")),
+        Entry(_spread(ours)),
         Entry(number(ours.mean - line.paper.value, sign=True)),
         Entry(f"{ratio:+.1f}".replace("-", "−")),
     )
+
+
+def _spread(ours: Summary) -> str:
+    return number(ours.mean) + ("" if ours.sd is None else f" ± {ours.sd:.2f}")
+
+
+def _bridge(line: Line, kind: str, found: Mapping[str, Line]) -> str | None:
+    """What the recorded row that is nearest to the published code has."""
+    for id, words in BRIDGES.get(line.spec, {}).items():
+        ours = _ours(found[id], kind) if id in found else None
+        if ours is not None and line.paper is not None:
+            near = abs(_deviations(line.paper, ours)) <= NOISE
+            where = "within noise" if near else number(ours.mean - line.paper.value, sign=True)
+            return f"{words} it has {_spread(ours)} at τ = {tau(found[id]).text}: {where}"
+    return None
 
 
 def _reason(line: Line, kind: str, ratio: float) -> str:
