@@ -346,6 +346,11 @@ def test_frozen_scales_stay_frozen():
     assert [p.requires_grad for p in sticks.parameters()] == [True, False] * 3
 
 
+def test_a_number_is_no_batch_shape():
+    with pytest.raises(TypeError, match=r"batch_shape must be a tuple, such as \(4,\), got 4"):
+        GrowingSticks(4)
+
+
 def test_growth_without_an_optimizer_is_told():
     sticks = GrowingSticks(loc=-3.0)
     with pytest.warns(UserWarning, match="attach"):

@@ -24,8 +24,9 @@ def test_converges_for_what_is_smooth():
 
 def test_follows_dtype_and_refuses_nothing_to_sum():
     assert gauss_legendre(3, torch.zeros((), dtype=torch.float32))[0].dtype == torch.float32
-    with pytest.raises(ValueError, match="num_nodes must be at least 1, got 0"):
-        gauss_legendre(0, torch.zeros(()))
+    for wrong in (0, 10.5):
+        with pytest.raises(ValueError, match=f"num_nodes must be an integer of at least 1, got {wrong}"):
+            gauss_legendre(wrong, torch.zeros(()))
 
 
 def test_a_rule_that_a_transform_was_first_to_ask_for_outlives_it():

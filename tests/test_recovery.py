@@ -383,7 +383,8 @@ def test_sticks_far_out_are_finite():
 def test_sticks_refuse_bad_input():
     with pytest.raises(ValueError, match="scale must be positive"):
         recovered_log_probs_stick_breaking(torch.zeros(3), torch.tensor([1.0, 0.0, 1.0]))
-    with pytest.raises(ValueError, match="num_nodes must be at least 16"):
-        recovered_log_probs_stick_breaking(torch.zeros(3), 1.0, num_nodes=8)
+    for wrong in (8, 64.5):
+        with pytest.raises(ValueError, match=f"num_nodes must be an integer of at least 16, got {wrong}"):
+            recovered_log_probs_stick_breaking(torch.zeros(3), 1.0, num_nodes=wrong)
     with pytest.raises(TypeError, match="loc"):
         recovered_log_probs_stick_breaking([0.0], 1.0)

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
+from igr._checks import check_count
+
 __all__ = ["gauss_legendre"]
 
 
@@ -58,7 +60,5 @@ def _rule(num_nodes: int) -> tuple[list[float], list[float]]:
 
 @lru_cache(maxsize=32)
 def _computed_rule(num_nodes: int) -> tuple[list[float], list[float]]:
-    if num_nodes < 1:
-        raise ValueError(f"num_nodes must be at least 1, got {num_nodes}")
-    nodes, weights = np.polynomial.legendre.leggauss(num_nodes)
+    nodes, weights = np.polynomial.legendre.leggauss(check_count("num_nodes", num_nodes))
     return ((nodes + 1) / 2).tolist(), (weights / 2).tolist()

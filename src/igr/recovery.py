@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from igr import kernels
-from igr._checks import check_finite, check_range, values_checkable, widen
+from igr._checks import check_count, check_finite, check_range, values_checkable, widen
 from igr._normal import inverse_mills, log_ndtr, low_quantile_of_maximum, standardised
 from igr._stick_recovery import nodes_for_sticks, stick_masses
 from igr.functional import location_scale
@@ -169,8 +169,7 @@ def recovered_log_probs_stick_breaking(
     if num_nodes is None:
         looked = values_checkable(mu) and mu.numel()
         num_nodes = math.ceil(needed.amax().clamp(256, 2048).item()) if looked else 256
-    if num_nodes < 16:
-        raise ValueError(f"num_nodes must be at least 16, got {num_nodes}")
+    num_nodes = check_count("num_nodes", num_nodes, at_least=16)
     rows = _chunks((mu.reshape(-1, n), sigma.reshape(-1, n)), 16 * num_nodes)
     mass = torch.cat([_stick_masses(m, s, leftover, num_nodes, keep=len(rows) == 1) for m, s in rows])
     mass = mass.reshape(*shape[:-1], mass.shape[-1])
