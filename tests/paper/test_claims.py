@@ -325,6 +325,8 @@ def test_execution_times(tmp_path):
     assert outcome(tmp_path / "both", alike + other, "almost identical").verdict == "depends on the device"
     assert outcome(tmp_path / "other", other, "almost identical").verdict == FAILS
     assert outcome(tmp_path / "other", other, "same amount of time").verdict == HOLDS
+    together = timed(igr_i=1.0, models=50, mixture=3.0)  # the paper speaks of single runs of mixtures
+    assert outcome(tmp_path / "together", alike + together, "same amount of time").verdict == HOLDS
 
 
 def test_rules():
