@@ -52,8 +52,8 @@ def monte_carlo_kl(
     """
     if not isinstance(p, Relaxation):
         raise TypeError(
-            f"p must be a relaxation of this library with finitely many categories, got {describe(p)}; of others average "
-            "log_p - q.log_prob(sample) over sample, log_p = p.rsample_and_log_prob((num_samples,))"
+            f"p must be a relaxation of this library with finitely many categories, got {describe(p)}; of others "
+            "average log_p - q.log_prob(sample) over sample, log_p = p.rsample_and_log_prob((num_samples,))"
         )
     num_samples = check_count("num_samples", num_samples, 2, " for a standard error")
     p = p.expand(p._check_other(q))  # so that samples come first, and q's own axes after

@@ -7,7 +7,8 @@ from itertools import groupby
 from igr.paper.report.claims import ADEQUATE, EQUAL, SLOWER, Claim, claims
 from igr.paper.report.collect import Records
 from igr.paper.report.document import ABSENT, Block, Entry, Section, Table, Text
-from igr.paper.report.parts import AIS, LIKELIHOODS, NOISE, SEEN, Book
+from igr.paper.report.lines import unlike
+from igr.paper.report.parts import AIS, LIKELIHOODS, MUCH, NOISE, SEEN, TAIL, Book
 from igr.paper.report.verdicts import Judged, Outcome, judge
 
 __all__ = ["TITLE", "lead", "sections"]
@@ -21,13 +22,15 @@ RULES = (
     "below.",
     "A claim on VAEs is read in four ways: by the published formula, which is not a bound, and by the "
     "importance-weighted bound; and with the temperatures that the discrete ELBO (the paper's rule) or the bound "
-    "has chosen on validation images. Where one holds and another fails it depends on the selection, or, if that is "
-    "not what it depends on, on the formula. AIS, on few images and of linear models, stands beside them and is not "
+    "has chosen on validation images. Where one holds and another fails it depends on the selection, on the formula, "
+    "or on both. AIS, on few images and of linear models, stands beside them and is not "
     "counted: where it says the contrary, it is to be believed.",
     "A claim on several rows holds if it does for all of them, unless the paper itself allows for exceptions; "
     "“a variety of experiments” are more than half of the blocks of Table 1. “IGR” alone is its best variant by the "
     "same number, unless all are named.",
-    f"Two fits differ if their total variations do by more than {SEEN:g}; one is adequate up to {ADEQUATE:g}. Times "
+    "Quotation marks are around the paper's words; other sentences say what its tables show.",
+    f"Two fits differ if their total variations do by more than {SEEN:g}; one is adequate up to {ADEQUATE:g}. A tail "
+    f"is the last {100 * TAIL:g} % of a target, and one is above or below another from a factor of {MUCH:g} on. Times "
     f"are almost identical at {EQUAL[0]:g} to {EQUAL[1]:g} times, and about 30 % more at {SLOWER[0]:g} to "
     f"{SLOWER[1]:g} times.",
     "“So far”: some of the records are missing, and named below the claim. Only records under protocol honest count, "
@@ -60,7 +63,7 @@ def _behind(i: int, claim: Claim, outcome: Outcome, book: Book) -> Block:
     """The records behind a verdict: a row for each part with records, a column for each reading."""
     title = f"{i}. {claim.words} ({claim.where}): {outcome.verdict}"
     if not outcome.readings:
-        return Text.of(f"{title}. {_missing(claim, outcome) or 'There is no spec for it.'}")
+        return Text.of(f"{title}. {_missing(claim, outcome)}".rstrip())
     ais = judge(claim.parts, AIS if claim.readings == LIKELIHOODS else (), claim.rule, book.recorded)
     columns, judged = [*outcome.readings, *ais.readings], {**outcome.judged, **ais.judged}
     rows = [
@@ -72,11 +75,18 @@ def _behind(i: int, claim: Claim, outcome: Outcome, book: Book) -> Block:
     rows.append((Entry("together"), *(Entry(said[reading], bold=reading in outcome.readings) for reading in columns)))
     marks = dict.fromkeys(ais.readings, "not counted")
     head = (Entry("part"), *(Entry(str(reading), end=marks.get(reading, "")) for reading in columns))
-    return Table(title, head, tuple(rows), 1, tuple(filter(None, [_missing(claim, outcome)])))
+    notes = [claim.note, *_conditions(claim), _missing(claim, outcome)]
+    return Table(title, head, tuple(rows), 1, tuple(filter(None, notes)))
 
 
 def _entry(found: Judged | None) -> Entry:
     return Entry(ABSENT) if found is None else Entry(f"{found.words}, {found.verdict}")
+
+
+def _conditions(claim: Claim) -> list[str]:
+    """Where its rows are of other conditions than the paper's, or the paper's not what they are called."""
+    reasons = dict.fromkeys(filter(None, (unlike(id) for part in claim.parts for id in part.ids)))
+    return [f"Not like for like: {each}." for each in reasons]
 
 
 def _missing(claim: Claim, outcome: Outcome) -> str:

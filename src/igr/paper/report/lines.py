@@ -10,7 +10,7 @@ from igr.paper.report.cells import Cell, Summary
 from igr.paper.select import Configuration
 from igr.paper.specs import SPECS, Approximation, Derived
 
-__all__ = ["Line", "lines", "number", "sources"]
+__all__ = ["Line", "lines", "number", "sources", "unlike"]
 
 INCOMPARABLE = {
     "fmnist": "the decoder of protocol honest is not the published one: it has no ELU, and its scale is at least 0.1",
@@ -67,11 +67,21 @@ class Line:
             return UNLIKE[self.spec]
         if self.cell is None or self.paper is None or self.cell.protocol != "honest":
             return None
-        return INCOMPARABLE.get(self.cell.group[1])
+        return unlike(self.spec)
 
     def summary(self, split: str, metric: str) -> Summary | None:
         """Ours."""
         return None if self.cell is None else self.cell.summary(self.configuration, split, metric)
+
+
+def unlike(spec: str) -> str | None:
+    """Why rows of this spec under protocol honest are not to be compared with the paper's.
+
+    Example:
+        >>> unlike("table1/mnist/linear/gs"), unlike("table1/omniglot/linear/gs")[:40]
+        (None, 'protocol honest has another split than t')
+    """
+    return UNLIKE.get(spec) or INCOMPARABLE.get(spec.split("/")[1])
 
 
 def number(value: float, sign: bool = False) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from igr.paper.records import Record
 from igr.paper.report import times
@@ -26,7 +27,9 @@ __all__ = [
     "LIKELIHOODS",
     "MIXTURES",
     "NOISE",
+    "MUCH",
     "SEEN",
+    "TAIL",
     "TRAIN",
     "Book",
     "noise",
@@ -34,6 +37,7 @@ __all__ = [
 
 NOISE = 2.0  # how many combined standard deviations a difference must exceed
 SEEN = 0.02  # of total variation: what a difference between two fits must exceed
+TAIL, MUCH = 0.01, 2.0  # of a distribution: what is called its tail, and how many times as much of it is much more
 FORMULAS = {  # what a formula is called, and where records have it; the name of the published one ends with its S
     "bound": ("test", "log_likelihood"),
     "train ELBO": ("train", "elbo_discrete"),
@@ -127,21 +131,41 @@ class Book:
 
         return Part(f"{near} {'not further than' if weak else 'closer than'} {far}", (near, far), judge)
 
-    def close(self, id: str, enough: float) -> Part:
-        """That the total variation of a fit is small."""
+    def close(self, id: str, enough: float, *, contrary: bool = False) -> Part:
+        """That the total variation of a fit is small, or the ``contrary``."""
 
         def judge(reading: Reading) -> Judged | None:
             found = self._distance(id, reading)
-            return None if found is None else Judged(HOLDS if found <= enough else FAILS, f"{found:.3f}")
+            return None if found is None else Judged(_told_by((found <= enough) != contrary), f"{found:.3f}")
 
-        return Part(f"{id} within {enough:g}", (id,), judge)
+        return Part(f"{id} {'not ' if contrary else ''}within {enough:g}", (id,), judge)
+
+    def tail(self, id: str, *, heavy: bool) -> Part:
+        """That a fit has much more mass than its target beyond the target's last per cent, or much less."""
+
+        def judge(reading: Reading) -> Judged | None:
+            if (found := self._fit(id, reading)) is None:
+                return None
+            record, state = found
+            target = record["target"]["probs"]
+            first = next(k for k in range(len(target)) if sum(target[k:]) <= TAIL)
+            truth, mass = sum(target[first:]), sum(state["probs"][first:])
+            holds = mass > MUCH * truth if heavy else mass < truth / MUCH
+            return Judged(_told_by(holds), f"{mass:.3f} from {first} on, {truth:.3f}")
+
+        return Part(f"the tail of {id} {'above' if heavy else 'below'} its target's", (id,), judge)
 
     def _distance(self, id: str, reading: Reading) -> float | None:
         """Total variation after 1,000 steps."""
+        found = self._fit(id, reading)
+        return None if found is None else float(found[1]["metrics"]["tv"])
+
+    def _fit(self, id: str, reading: Reading) -> tuple[Record, Mapping[str, Any]] | None:
+        """The record of a fit, and what it is after 1,000 steps."""
         for each in self.records.approximations:
             if each["spec"] == id and each["protocol"] == "paper" and _is_of(each, reading):
-                found = [state["metrics"]["tv"] for state in each["states"] if state["step"] == 1000]
-                return float(found[0]) if found else None
+                found = [state for state in each["states"] if state["step"] == 1000]
+                return (each, found[0]) if found else None
         return None
 
     # --------------------------------------------------------------------------------------------------------- times
@@ -162,10 +186,14 @@ class Book:
                 if (each["device"], times.trained(each)) == (reading.get("device"), reading.get("training"))
             ]
             ratio = times.ratio(some, *(each.replace("*", reading.get("architecture")) for each in (id, other)))
-            return None if ratio is None else Judged(HOLDS if least <= ratio <= most else FAILS, f"{ratio:.2f} times")
+            return None if ratio is None else Judged(_told_by(least <= ratio <= most), f"{ratio:.2f} times")
 
         ids = tuple(each.replace("*", architecture) for architecture in every for each in (id, other))
         return Part(f"{id} takes {least:g} to {most:g} times {other}", ids, judge)
+
+
+def _told_by(holds: bool) -> str:
+    return HOLDS if holds else FAILS
 
 
 def _verdict(a: Summary, b: Summary, weak: bool) -> str:

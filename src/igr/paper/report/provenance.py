@@ -10,19 +10,20 @@ from igr.paper.methods import METHODS
 from igr.paper.records import Record
 from igr.paper.report.cells import Cell
 from igr.paper.report.document import ABSENT, Entry, Table, heading
-from igr.paper.report.words import place
 
 __all__ = ["changed", "environment", "run_times", "seconds", "sharing"]
 
 
 def run_times(cells: Sequence[Cell]) -> Table:
     """What training took: all members of a run learn at once, so a member's time is a share of it."""
-    words = ("cell", "images", "protocol", "device")
+    names = ("cell", "protocol", "device", "products")
     numbers = ("members", "epochs", "training|seconds", "per member and epoch|milliseconds", "evaluation|seconds")
-    head = tuple(map(heading, (*words, *numbers, "runs sharing the device")))
-    note = "Where several runs shared a device, each took longer than alone: these times are not to be compared."
-    notes = (note,) if any(sharing(cell) > 1 for cell in cells) else ()
-    return Table("Wall-clock time of each cell", head, tuple(map(_times, cells)), len(words), notes)
+    head = tuple(map(heading, (*names, *numbers, "runs sharing the device")))
+    notes = ["Times are of the code of their day, whose commits are below: later rows are faster for that."]
+    if any(sharing(cell) > 1 for cell in cells):
+        words = "Where several runs shared a device, each took longer than alone: these times are not to be compared."
+        notes.append(words)
+    return Table("Wall-clock time of each cell", head, tuple(map(_times, cells)), len(names), tuple(notes))
 
 
 def sharing(cell: Cell) -> int:
@@ -48,10 +49,10 @@ def _times(cell: Cell) -> tuple[Entry, ...]:
     training, evaluation = seconds(cell)
     work = members * epochs if members and epochs else None
     return (
-        Entry(cell.label, METHODS[cell.method].colour),
-        Entry(place(*cell.group[1:])),
+        Entry(cell.spec, METHODS[cell.method].colour),
         Entry(cell.protocol),
         Entry(cell.device),
+        Entry(", ".join(sorted({str(_precision(each)) for each in cell.records}))),
         Entry(ABSENT if members is None else f"{members:,.0f}"),
         Entry(ABSENT if epochs is None else f"{epochs:,}"),
         Entry(ABSENT if training is None else f"{training:,.1f}"),
@@ -76,6 +77,12 @@ def changed(records: Sequence[Record]) -> str | None:
     several = sum(len(_trees(record)) > 1 for record in records)
     words += [f"{several:,} are of models whose training was continued under changed code"] if several else []
     return f"Of {len(records):,} records {' and '.join(words)}." if words else None
+
+
+def _precision(record: Record) -> str | None:
+    """Of products: before records said it, what everything was computed in."""
+    found: str | None = record.get("products", record["settings"].get("dtype"))
+    return found
 
 
 def _trees(record: Record) -> list[str]:
@@ -108,7 +115,7 @@ def environment(records: Sequence[Record]) -> Table:
         "python": lambda each: each.get("python"),
         "device": lambda each: each.get("device"),
         "CPUs": lambda each: each.get("host_cpus"),
-        "precision": lambda each: each.get("products", each["settings"].get("dtype")),
+        "precision": _precision,
         "data": lambda each: each["settings"].get("data"),
     }
     rows: list[tuple[Entry, ...]] = []

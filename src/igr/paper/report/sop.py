@@ -37,7 +37,8 @@ READING = (
     "because a number of the paper may be one of relaxed units.",
     "In the published code σ of the IGR is fixed at 1 and τ is not applied, and its script has one linear layer where "
     "the paper has two. Here all is as specified: σ is learned, but for rows that say σ = 1, τ is applied, IGR-SB can "
-    "reach both values, and the network is the paper's, 240 ∼ 240 – sample – 240 ∼ 240 – sample.",
+    "reach both values, and the network is the paper's, 240 ∼ 240 – sample – 240 ∼ 240 – sample, but for rows that say "
+    "linear network, which have what the script has.",
     "What the paper calls a weight decay of 1e-3 is a decay of the learning rate in its code: 1e-3 / (1 + 1e-3 t) at "
     "step t, and not below 1e-4. So it is here, with batches of 100 and 100 epochs as in the paper.",
     "S is how many samples of units log-mean-exp is taken over in training, relaxed ones, and with VIMCO hard ones: "

@@ -11,6 +11,7 @@ __all__ = [
     "HOLDS",
     "MISSING",
     "UNDECIDED",
+    "UNTRIED",
     "Judged",
     "Outcome",
     "Part",
@@ -24,6 +25,7 @@ __all__ = [
 ]
 
 HOLDS, FAILS, UNDECIDED, MISSING = "holds", "fails", "undecided", "not run yet"
+UNTRIED = "no experiment here"
 
 
 @dataclass(frozen=True)
@@ -144,14 +146,14 @@ def judge(parts: Sequence[Part], over: Sequence[Reading], rule: Rule, recorded: 
     missing = tuple(dict.fromkeys(id for part in parts for id in part.ids if not recorded(id)))
     run = {reading: each for reading, each in said.items() if each != MISSING}
     if not run:
-        return Outcome(MISSING, {}, {}, missing)
+        return Outcome(MISSING if parts else UNTRIED, {}, {}, missing)
     some = f", in {len(run)} of {len(over)} readings" if len(run) < len(over) else ""
     whole = not missing and len(judged) == len(parts) * len(over)
     return Outcome(f"{'' if whole else 'so far '}{_together(run)}{some}", said, judged, missing)
 
 
 def _together(said: Mapping[Reading, str]) -> str:
-    """What all readings say, or on what it depends: the first axis that flips it while all else is the same.
+    """What all readings say, or on what it depends: every axis that flips it while all else is the same.
 
     Readings that are undecided contradict no others.
     """
@@ -161,10 +163,12 @@ def _together(said: Mapping[Reading, str]) -> str:
     if not {HOLDS, FAILS} <= set(verdicts):
         return " or ".join(sorted(verdicts, key=lambda each: each == UNDECIDED))
     axes = [axis for axis, _ in next(iter(said)).axes]
-    for axis in axes:
-        groups: dict[Reading, set[str]] = {}
-        for reading, verdict in said.items():
-            groups.setdefault(reading.without(axis), set()).add(verdict)
-        if any(len(each) > 1 for each in groups.values()):
-            return f"depends on the {axis}"
-    return f"depends on the {' and the '.join(axes)}"
+    return f"depends on the {' and the '.join([axis for axis in axes if _flips(said, axis)] or axes)}"
+
+
+def _flips(said: Mapping[Reading, str], axis: str) -> bool:
+    """Whether two readings that differ on this axis alone contradict each other."""
+    groups: dict[Reading, set[str]] = {}
+    for reading, verdict in said.items():
+        groups.setdefault(reading.without(axis), set()).add(verdict)
+    return any({HOLDS, FAILS} <= each for each in groups.values())
