@@ -12,6 +12,8 @@ from igr.paper import threads
 if not torch.cuda.is_available():  # kernels run in Triton's interpreter then, if this is said before they are imported
     os.environ["TRITON_INTERPRET"] = "1"
 
+pytest.register_assert_rewrite("report_cases")  # as in tests: failures show values
+
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 

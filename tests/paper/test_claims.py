@@ -5,8 +5,8 @@ import re
 from itertools import product
 
 import pytest
+from report_cases import record, write
 from test_execution_time import timed
-from test_report import record, write
 from test_report_mixtures import OURS, fixed, mixture
 from test_report_sop import completion
 

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_report import Page, cell, made, record, write
-from test_specs import invoke as list_specs
+from report_cases import Page, cell, made, record, write
+from test_specs_list import invoke as list_specs
 
 from igr.paper.report import ReportError, collect
 from igr.paper.report.page import pages

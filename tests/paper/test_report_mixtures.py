@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.image import imsave
-from test_report import Page, cell, failed, made, mean_sd, printed, record, write
+from report_cases import Page, cell, failed, made, mean_sd, printed, record, write
 from test_report_sop import completion
-from test_specs import invoke as list_specs
+from test_specs_list import invoke as list_specs
 
 from igr.paper.methods import METHODS
 from igr.paper.report import ReportError, build, collect, terminal_table

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.image import imsave
-from test_report import EVALUATION, Page, cell, failed, lines_of, made, mean_sd, printed, record, write
-from test_specs import invoke as list_specs
+from report_cases import EVALUATION, Page, cell, failed, lines_of, made, mean_sd, printed, record, write
+from test_specs_list import invoke as list_specs
 
 from igr.paper.methods import METHODS
 from igr.paper.report import ReportError, build, collect, terminal_table

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from report_cases import IGR_I, PUBLISHED, SEEDS, cell, chosen, invoke, record, write
 from test_execution_time import timed
-from test_report import IGR_I, PUBLISHED, SEEDS, cell, chosen, invoke, record, write
 from test_report_sop import TEST, completion
 
 from igr.paper.report import ReportError, collect, gaps, write_pages

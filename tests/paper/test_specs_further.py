@@ -5,7 +5,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from test_specs import row_id, table_of, tex  # noqa: F401
+from test_specs_published import row_id, table_of, tex  # noqa: F401
 from typer.testing import CliRunner
 
 from igr.cli import build_app
