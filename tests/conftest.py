@@ -30,6 +30,14 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
+def float64() -> Iterator[None]:
+    """Numbers become tensors of float64."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
 def data_dir() -> Path:
     """The folder of the whole datasets."""
     folder = Path(os.environ.get("IGR_DATA_DIR") or SHARED)
