@@ -252,3 +252,14 @@ def test_a_number_of_samples_is_an_integer():
     with pytest.raises(ValueError, match=r"num_samples must be an integer .*, got 100\.0"):
         igr.monte_carlo_recovered(q, 100.0)  # type: ignore[arg-type]
     assert monte_carlo_kl(q, q, np.int64(100)).estimate.abs() < 1e-12
+
+
+def test_countable_relaxations_are_refused_with_a_recipe_that_works():
+    p = igr.CountableStickBreaking(0.0, 1.0, temperature=0.5, precision=0.9)
+    q = igr.CountableStickBreaking(0.5, 1.2, temperature=0.5, precision=0.9)
+    with pytest.raises(TypeError, match=r"finitely many categories.*average log_p - q\.log_prob\(sample\) over sample"):
+        monte_carlo_kl(p, q)
+    sample, log_p = p.rsample_and_log_prob((20_000,))
+    ratio = log_p - q.log_prob(sample)
+    closed = kl_divergence(Normal(0.0, 1.0), Normal(0.5, 1.2)) * sample.mask.sum(-1).double().mean()
+    assert abs(ratio.mean() - closed) < 5 * (ratio.std() / 20_000**0.5 + 0.01 * closed)

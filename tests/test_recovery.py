@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd import grad, gradcheck, gradgradcheck
 
 from igr._normal import inverse_mills, log_ndtr
+from igr._stick_recovery import stick_masses
 from igr.functional import harden, log_stick_breaking
 from igr.recovery import recovered_log_probs, recovered_log_probs_stick_breaking
 
@@ -312,6 +313,32 @@ def test_narrow_scales_get_the_nodes_they_ask_for(K: int, scale: float):
     found, _ = sticks_won(loc, scale, 1_000_000)
     p = log_p.exp().numpy()
     assert np.abs((found - p) / np.sqrt(np.maximum(p * (1 - p), 1e-7) / 1e6)).max() < 5
+
+
+def test_rows_do_not_pay_for_the_narrow_scales_of_others(monkeypatch):
+    """Wide, narrow, wide, in between: each row has the tables, values and gradients that it has alone."""
+    sizes = []
+
+    def counted(mu, sigma, leftover, num_nodes):
+        sizes.append((len(mu), num_nodes))
+        return stick_masses(mu, sigma, leftover, num_nodes)
+
+    monkeypatch.setattr("igr.recovery.stick_masses", counted)
+    loc = torch.randn(2, 2, 4, dtype=DOUBLE)
+    scale = torch.tensor([1.0, 0.01, 1.5, 0.06], dtype=DOUBLE).reshape(2, 2, 1).expand(2, 2, 4).contiguous()
+    weights = torch.randn(2, 2, 5, dtype=DOUBLE)
+
+    def found(*rows):
+        mu, sigma = (x[rows].detach().requires_grad_() for x in (loc, scale))
+        log_p = recovered_log_probs_stick_breaking(mu, sigma)
+        return log_p, *grad((log_p * weights[rows]).sum(), (mu, sigma))
+
+    together = found()
+    assert [each for each in sizes if each[1] in (256, 2048)] == [(2, 256), (1, 2048)]
+    assert len(sizes) == 3
+    for rows in itertools.product(range(2), range(2)):
+        for alone, one in zip(found(*rows), together, strict=True):
+            torch.testing.assert_close(one[rows], alone, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("leftover", [True, False])

@@ -19,6 +19,8 @@ from igr.quadrature import constant_rule, gauss_legendre
 
 __all__ = ["QuadratureError", "recovered_log_probs", "recovered_log_probs_stick_breaking"]
 
+STICK_NODES = (256, 384, 512, 768, 1024, 1536, 2048)  # the sizes of tables that rows of stick-breaking may have
+
 
 class QuadratureError(NamedTuple):
     r"""How far to trust a quadrature, both of shape ``(*)``.
@@ -135,10 +137,10 @@ def recovered_log_probs_stick_breaking(
     Note:
         Deterministic: the ratio of the longest stick so far to what is left of the whole is a Markov chain, and so is
         its counterpart from the other end, so that one-dimensional recursions over the sticks give all probabilities.
-        Their distribution functions are kept at ``num_nodes`` nodes, by default four to the narrowest scale but at
-        least 256 and at most 2048, so that errors are mostly below 1e-5 for scales of 0.02 and more. With fewer nodes
-        than the error estimate asks for, its residual may be several times too small. Probabilities below about 1e-12
-        are not resolved, and at least 1e-30.
+        Their distribution functions are kept at ``num_nodes`` nodes, by default four to the narrowest scale of a row
+        but at least 256 and at most 2048, so that errors are mostly below 1e-5 for scales of 0.02 and more. With fewer
+        nodes than the error estimate asks for, its residual may be several times too small. Probabilities below about
+        1e-12 are not resolved, and at least 1e-30.
 
     References:
         Equations 16, 18 and 20.
@@ -148,7 +150,7 @@ def recovered_log_probs_stick_breaking(
         scale: :math:`\sigma > 0`, a number or broadcastable with ``loc``.
         leftover: whether the leftover stick competes as K-th category. If not, as in the paper's literal form, its
             probability is zero.
-        num_nodes: nodes of the tables, at least 16; by default as many as the parameters ask for, or 256 where these
+        num_nodes: nodes of the tables, at least 16; by default as many as each row asks for, or 256 where parameters
             cannot be looked at (under ``torch.compile`` and ``torch.func.vmap``).
         return_error: whether to return a :class:`QuadratureError` as well.
 
@@ -164,15 +166,14 @@ def recovered_log_probs_stick_breaking(
         tensor([0.6560, 0.1720, 0.1720])
     """
     mu, sigma = _parameters(loc, scale)
-    shape, n = mu.shape, mu.shape[-1]
     needed = nodes_for_sticks(mu, sigma)
-    if num_nodes is None:
-        looked = values_checkable(mu) and mu.numel()
-        num_nodes = math.ceil(needed.amax().clamp(256, 2048).item()) if looked else 256
-    num_nodes = check_count("num_nodes", num_nodes, at_least=16)
-    rows = _chunks((mu.reshape(-1, n), sigma.reshape(-1, n)), 16 * num_nodes)
-    mass = torch.cat([_stick_masses(m, s, leftover, num_nodes, keep=len(rows) == 1) for m, s in rows])
-    mass = mass.reshape(*shape[:-1], mass.shape[-1])
+    rows = mu.reshape(-1, mu.shape[-1]), sigma.reshape(-1, mu.shape[-1])
+    if num_nodes is None and values_checkable(mu) and mu.numel():
+        mass = _masses_of_all(*rows, leftover, needed.flatten())
+    else:
+        num_nodes = check_count("num_nodes", STICK_NODES[0] if num_nodes is None else num_nodes, at_least=16)
+        mass = _masses_in_chunks(*rows, leftover, num_nodes)
+    mass = mass.reshape(*mu.shape[:-1], mass.shape[-1])
     log_p = _normalise(mass.clamp(min=1e-30).log())
     if not leftover:
         log_p = F.pad(log_p, (0, 1), value=-math.inf)
@@ -180,6 +181,24 @@ def recovered_log_probs_stick_breaking(
         return log_p
     residual = (mass.detach().sum(-1) - 1).abs()
     return log_p, QuadratureError(residual, needed)
+
+
+def _masses_of_all(mu: Tensor, sigma: Tensor, leftover: bool, needed: Tensor) -> Tensor:
+    """The masses of rows, (B, n) to (B, n) or (B, n + 1), each from tables of the size that it asks for itself."""
+    sizes = torch.tensor(STICK_NODES, dtype=needed.dtype, device=needed.device)
+    index = torch.bucketize(needed, sizes).clamp(max=len(STICK_NODES) - 1)
+    some = index.unique().tolist()
+    if len(some) == 1:
+        return _masses_in_chunks(mu, sigma, leftover, STICK_NODES[some[0]])
+    groups = [(STICK_NODES[i], (index == i).nonzero().squeeze(-1)) for i in some]
+    masses = [_masses_in_chunks(mu[rows], sigma[rows], leftover, num_nodes) for num_nodes, rows in groups]
+    return torch.cat(masses)[torch.cat([rows for _, rows in groups]).argsort()]
+
+
+def _masses_in_chunks(mu: Tensor, sigma: Tensor, leftover: bool, num_nodes: int) -> Tensor:
+    """The same from tables of one size."""
+    rows = _chunks((mu, sigma), 16 * num_nodes)
+    return torch.cat([_stick_masses(m, s, leftover, num_nodes, keep=len(rows) == 1) for m, s in rows])
 
 
 def _stick_masses(mu: Tensor, sigma: Tensor, leftover: bool, num_nodes: int, *, keep: bool) -> Tensor:
