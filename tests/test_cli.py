@@ -127,6 +127,15 @@ def test_approximate_prints_a_table_and_goes_on_from_its_records(tmp_path):
     assert (tmp_path / "new" / "records.jsonl").read_bytes() == before
 
 
+def test_run_says_what_it_does_not_do_again(tmp_path):
+    args = ("run", "--smoke", "--out", str(tmp_path / "out"), "--checkpoints", str(tmp_path / "checkpoints"))
+    first = invoke(*args, "sop/mnist/gs+linear")
+    assert first.exit_code == 0, first.output
+    assert "recorded already" not in first.stderr
+    again = invoke(*args, "sop/mnist/gs+linear", "sop/mnist/gs")
+    assert "recorded already, so not done again: sop/mnist/gs+linear\n" in again.stderr
+
+
 @pytest.mark.parametrize(
     ("args", "advice"),
     [

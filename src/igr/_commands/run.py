@@ -208,9 +208,11 @@ def train(
     from igr.paper.records import RecordError, read
     from igr.paper.run import run_cells
 
+    begun: set[int] = set()
     with _display(len(cells)) as show:
 
         def report(number: int, progress: "Progress") -> None:
+            begun.add(number)
             show(number, progress)
             if log is not None:
                 told = {name: value for name, value in progress._asdict().items() if name != "curves"}
@@ -223,6 +225,9 @@ def train(
         except (CheckpointError, DataError, EngineError, RecordError) as error:
             print(f"igr: {error}", file=sys.stderr)
             sys.exit(1)
+    before = [cell.id for number, cell in enumerate(cells, 1) if number not in begun]
+    if done and before:
+        print(f"igr: recorded already, so not done again: {', '.join(before)}", file=sys.stderr)
     if events is not None:
         for cell in cells:  # also those that were done before
             wanted = {(cell.protocol, cell.smoke, seed) for seed in cell.seeds}
