@@ -224,6 +224,16 @@ def test_going_on_in_the_middle_of_an_epoch_keeps_the_last_finite_state():
             assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("mean", ["exp_avg", "exp_avg_sq"])
+def test_means_of_adam_that_overflow_are_a_failure(mean):
+    """An infinite mean of squares makes steps of zero: the member would stand still and count as trained."""
+    trained = ensemble(cell())
+    trained.run_epoch()
+    trained.optimizer.state[trained.vae.weights[0]][mean][2, 0, 0] = torch.inf
+    trained.run_epoch()
+    assert trained.failed == {2: 2}
+
+
 def test_parameters_that_are_not_finite_are_a_failure_though_the_loss_is():
     trained = ensemble(cell())
     trained.run_epoch()

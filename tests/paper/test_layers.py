@@ -201,7 +201,7 @@ def test_copies_of_a_model_have_nothing_of_its_optimizer(monkeypatch):
     images = (np.random.default_rng(0).random((40, 12)) < 0.3).astype(np.uint8)
     trainer = Ensemble(cell, images, torch.device("cpu"), torch.float32, num_variables=3, num_categories=4)
     trainer.run_epoch()
-    assert trainer.vae.subset([0]).num_members == 1
+    assert len(trainer.vae.subset([0]).weights[0]) == 1
     optimizer = weakref.ref(trainer.optimizer)
     gc.disable()
     try:

@@ -54,7 +54,7 @@ def test_size_is_that_of_the_published_model():
 def test_what_is_between_the_layers_compiles_in_one_graph(method, landing):
     cell = cell_of(method, landing=landing)
     model = EnsembleMixture(cell, cell.members(), num_pixels=PIXELS, hidden=8, dtype=F64)
-    x = torch.from_numpy(IMAGES[:5]).to(F64).expand(model.num_members, -1, -1)
+    x = torch.from_numpy(IMAGES[:5]).to(F64).expand(len(model.weights[0]), -1, -1)
     noise = draw_noise(model, x.shape[:2], torch.Generator().manual_seed(0))
     body = torch.compile(_draw_and_terms, fullgraph=True, backend="aot_eager")
     results = []

@@ -270,6 +270,18 @@ def test_settings_that_are_not_the_specs_are_named(tmp_path):
     assert "IGR-I: epochs 20, where the spec says 300." in Page(made(tmp_path, rows).html).text
 
 
+def test_settings_that_only_the_spec_or_the_records_have_are_named(tmp_path):
+    """Usual values are in neither: what is there alone is another."""
+    rows = [row | {"settings": row["settings"] | {"onto": "vertex", "train_images": 300}} for row in cell()]
+    text = Page(made(tmp_path / "more", rows).html).text
+    assert "IGR-I: train images 300, where the spec says 50000." in text
+    assert "IGR-I: onto vertex, where the spec says what is usual." in text
+    rows = cell("beyond/mnist/linear/igr-i+discrete")
+    for row in rows:
+        del row["settings"]["parameters"]
+    assert "parameters what is usual, where the spec says bounded." in Page(made(tmp_path / "less", rows).html).text
+
+
 def test_same_cell_on_two_devices_is_two_rows_and_a_copy_is_none(tmp_path):
     other = [row | {"device": "cpu"} for row in cell()]
     write(tmp_path / "records" / "copy", cell())

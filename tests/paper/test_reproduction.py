@@ -169,6 +169,11 @@ def test_differences_beyond_noise_are_explained_or_open(tmp_path):
     assert [each[1] for each in bridge] == 2 * [OPEN]
 
 
+def test_a_single_seed_has_no_deviation(tmp_path):
+    rows = [row for row in vae("table1/mnist/linear/igr-planar", -99.21, -99.21) if row["seed"] == SEEDS[0]]
+    assert differences(tmp_path, rows) == []
+
+
 def test_a_reason_may_ask_for_the_sign(tmp_path):
     """The category that the published IGR-SB lacks can only explain why ours is better."""
     sb = "table1/mnist/linear/igr-sb"

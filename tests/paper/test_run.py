@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from igr._commands.run import _display
@@ -196,14 +197,50 @@ def test_starting_over_can_be_stopped_too(tmp_path):
     assert lasting(answer) == lasting(first)
 
 
-def test_a_broken_checkpoint_is_refused(tmp_path):
+def test_what_is_done_again_is_left_alone_by_those_who_find_records(tmp_path):
+    cell, seen = SPECS["table1/mnist/linear/igr-i"].shortened(), []
+    first, _ = run(cell, tmp_path)
+    assert run(cell, tmp_path, lambda: True, fresh=True)[0] is None
+    half_done = checkpoints(tmp_path, cell.id)
+    assert run(cell, tmp_path) == (first, [])
+    assert checkpoints(tmp_path, cell.id) == half_done != []
+
+    def meanwhile() -> bool:
+        seen.append(run(cell, tmp_path)[0])
+        return False
+
+    assert lasting(run(cell, tmp_path, meanwhile, fresh=True)[0]) == lasting(first)
+    assert seen[0] == first
+    assert checkpoints(tmp_path, cell.id) == []
+
+
+def cut_short(folder):
+    (tensors,) = folder.glob("*.safetensors")
+    tensors.write_bytes(tensors.read_bytes()[:1000])
+
+
+def without_notes(folder):
+    content = json.loads((folder / "state.json").read_text())
+    del content["notes"]
+    (folder / "state.json").write_text(json.dumps(content))
+
+
+def of_other_shapes(folder):
+    (file,) = folder.glob("*.safetensors")
+    save_file({name: value.flatten()[:2].contiguous() for name, value in load_file(file).items()}, file)
+
+
+@pytest.mark.parametrize("damage", [cut_short, without_notes, of_other_shapes])
+def test_a_broken_checkpoint_is_refused(tmp_path, damage):
     cell = SPECS["table1/mnist/linear/igr-i"].shortened()
     run(cell, tmp_path, lambda: True)
     (file,) = checkpoints(tmp_path, cell.id)
-    (tensors,) = file.parent.glob("*.safetensors")
-    tensors.write_bytes(tensors.read_bytes()[:1000])
-    with pytest.raises(checkpoint.CheckpointError, match=r"cannot be read.*--fresh"):
+    damage(file.parent)
+    with pytest.raises(
+        checkpoint.CheckpointError, match=r"cannot be used \(.*Error: .*remove the folder to start over"
+    ):
         run(cell, tmp_path)
+    assert run(cell, tmp_path, fresh=True)[0]  # which begins again beside it
 
 
 def broken_at(monkeypatch, epoch, member, **values):
@@ -226,7 +263,7 @@ def test_members_that_fail_are_recorded_as_failed(tmp_path, monkeypatch):
     assert [r["status"] for r in found] == ["finished", "finished", "failed", "finished"]
     assert found[2]["failed_epoch"] == 1
     assert found[2]["metrics"] == {}
-    assert found[2]["curves"]["train_loss"] == [None, None]
+    assert {tuple(curve) for name, curve in found[2]["curves"].items() if name != "epoch"} == {(None, None)}
     assert {r["tau"] for r in found if r["selected"]} == {0.25}  # that of the configuration without a failure
     assert told[-1].alive == 3
 
@@ -439,6 +476,27 @@ def test_derived_specs_are_there_with_these_seeds_only(tmp_path, monkeypatch, ca
     for more in (("--seed", "1"), ("--fresh",)):
         assert "records that are there" not in said[more]
         assert "table1/mnist/nonlinear/igr-i\t" in said[more]
+
+
+def test_derived_specs_are_there_if_all_members_are(tmp_path, monkeypatch, capsys):
+    from igr.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["igr", "run", "relax/mnist/nonlinear/igr-i", "--dry-run"])
+    source = ROOT / "results" / "ours" / "table1" / "mnist" / "nonlinear" / "igr-i" / "records.jsonl"
+    there = tmp_path / "results" / "ours" / "table1" / "mnist" / "nonlinear" / "igr-i" / "records.jsonl"
+    there.parent.mkdir(parents=True)
+    lines = source.read_text().splitlines(keepends=True)
+    there.write_text("".join(lines[1:]))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    assert "records that are there" not in capsys.readouterr().out
+    there.write_text("".join([lines[0], "{\n", *lines[1:]]))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.startswith("igr: ")
 
 
 def test_time_that_is_up_saves_and_ends_well(tmp_path):

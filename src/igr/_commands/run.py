@@ -166,18 +166,27 @@ def _work(
 
 def _not_there(specs: "Sequence[Spec]", folders: Sequence[Path], protocol: str, smoke: bool, seed: int) -> "list[Spec]":
     """All but those that are read from other specs whose records are there, of which it says so."""
-    from igr.paper.records import read
+    from igr.paper.records import RecordError, read
     from igr.paper.specs import SPECS, Derived, Trained
 
     def has_records(id: str) -> bool:
         source = SPECS[id]
-        wanted = {(protocol, smoke, s) for s in source.replicate(seed).seeds} if isinstance(source, Trained) else set()
+        if not isinstance(source, Trained):
+            return False
+        cell = source.with_protocol(protocol).replicate(seed)
+        members = (cell.shortened() if smoke else cell).members()
+        wanted = {(protocol, smoke, each.seed, each.tau, each.prior_temperature) for each in members}
+        names = ("protocol", "smoke", "seed", "tau", "prior_temperature")
         found = (record for folder in folders for record in read(folder / id / "records.jsonl"))
-        return any((record["protocol"], record["smoke"], record["seed"]) in wanted for record in found)
+        return wanted <= {tuple(record[name] for name in names) for record in found}
 
     left = []
     for spec in specs:
-        there = [has_records(id) for id in (spec.sources if isinstance(spec, Derived) else ())]
+        try:
+            there = [has_records(id) for id in (spec.sources if isinstance(spec, Derived) else ())]
+        except RecordError as error:
+            print(f"igr: {error}", file=sys.stderr)
+            sys.exit(1)
         if there and all(there):
             print(f"{spec.id} is read from records that are there: igr report shows it")
         else:

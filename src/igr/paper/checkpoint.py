@@ -23,7 +23,7 @@ try:
 except ModuleNotFoundError:  # not a Unix
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["CheckpointError", "claim", "load", "remove", "save", "update"]
+__all__ = ["CheckpointError", "claim", "load", "reading", "remove", "save", "update"]
 
 NAME = "state.json"
 
@@ -89,13 +89,26 @@ def load(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
 
     if not (folder / NAME).exists():
         return None
+    with reading(folder):
+        try:
+            numbers = json.loads((folder / NAME).read_text(encoding="utf-8"))
+            return load_file(folder / numbers.pop("tensors")), numbers
+        except SafetensorError as error:
+            raise ValueError(error) from error
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """What goes wrong with the content of a checkpoint, a damaged or a foreign one, is told as such.
+
+    Raises:
+        CheckpointError: whatever it was.
+    """
     try:
-        numbers = json.loads((folder / NAME).read_text(encoding="utf-8"))
-        return load_file(folder / numbers.pop("tensors")), numbers
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise CheckpointError(
-            f"the checkpoint in {folder} cannot be read ({error}); remove the folder, or start over with --fresh"
-        ) from error
+        yield
+    except (OSError, ValueError, TypeError, LookupError, RuntimeError) as error:
+        words = f"the checkpoint in {folder} cannot be used ({type(error).__name__}: {error})"
+        raise CheckpointError(f"{words}; remove the folder to start over") from error
 
 
 def remove(folder: Path) -> None:

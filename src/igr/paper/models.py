@@ -85,11 +85,6 @@ class EnsembleVae(nn.Module):
             self.log_temperature = nn.Parameter(torch.zeros(len(seeds), 1, num_variables, dtype=dtype))
 
     @property
-    def num_members(self) -> int:
-        """E."""
-        return len(self.weights[0])
-
-    @property
     def noise_shape(self) -> tuple[int, int]:
         """The noise of one sample: ``(N, K - 1)``, or ``(N, K)`` for GS."""
         N, K = self.shape

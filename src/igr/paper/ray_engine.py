@@ -53,15 +53,14 @@ class Mailbox:
     def __init__(self) -> None:
         self._mail: list[Mail] = []
         self._written: defaultdict[int, asyncio.Event] = defaultdict(asyncio.Event)
-        self._records: dict[int, Sequence[Record]] = {}
         self._stopping = False
 
-    async def begin(self, number: int) -> tuple[str, Sequence[Record] | None]:
-        """What a worker is to do about a cell: ``work``, ``stop``, or ``clean`` up, since these records are written."""
+    async def begin(self, number: int) -> str:
+        """What a worker is to do about a cell: ``work``, ``stop``, or ``clean`` up, since its records are written."""
         self._mail.append(Mail(number, "begun"))
         if self._written[number].is_set():
-            return "clean", self._records[number]
-        return "stop" if self._stopping else "work", None
+            return "clean"
+        return "stop" if self._stopping else "work"
 
     async def tell(self, number: int, progress: tuple[Any, ...]) -> None:
         """Passes on how far a cell is."""
@@ -75,7 +74,6 @@ class Mailbox:
 
     async def finish(self, number: int, new: Sequence[Record], pictures: Pictures) -> None:
         """Passes on what came of a cell, and returns once that is on the driver's disk."""
-        self._records[number] = new
         self._mail.append(Mail(number, "finished", (new, pictures)))
         await self._written[number].wait()
 
@@ -119,13 +117,13 @@ class _Post:
 
 def _task(mailbox: Any, number: int, cell: Trained, options: Options, known: list[Record]) -> bool:
     """On a worker: one cell; whether it is done."""
-    from igr.paper.run import run_cell
+    from igr.paper.run import clean_cell, run_cell
 
-    what, found = _get(mailbox.begin.remote(number))
+    what = _get(mailbox.begin.remote(number))
     if what == "stop":
         return False
     if what == "clean":  # another worker was here, and died before it could remove its checkpoint
-        run_cell(cell, replace(options, fresh=False), lambda: True, lambda at: None, _Post(mailbox, number, found))
+        clean_cell(cell, options)
         return True
     post = _Post(mailbox, number, known)
     return run_cell(cell, options, post.stop, post.report, post) is not None

@@ -115,24 +115,12 @@ def run_cell(
         CheckpointError: a checkpoint is there that cannot be used, or another process uses it.
         RecordError: a file of records is there that does not hold records.
     """
-    budget = options.budget or TRAINERS[type(cell)].budget()
-    budget = budget.shortened() if cell.smoke and options.budget is None else budget
-    dataset = _images(cell, options)
-    settings = cell.settings() | {
-        "dtype": str(options.dtype).removeprefix("torch."),
-        "data": dataset.source,
-        "train_images": len(dataset.train),
-        "evaluation": budget.settings(cell.method),
-    }
-    if cell.dataset == "fmnist" and cell.protocol == "honest":
-        settings["scale_floor"] = SCALE_FLOOR
-    identities = [_identity(cell, member, settings, options.device) for member in cell.members()]
-    folder = options.checkpoints / cell.id / _name(cell, identities)
+    dataset, budget, identities, folder = _plan(cell, options)
     store = Folder(options.out, options.fresh) if store is None else store
     known = store.read(cell.id)
     found = [record for wanted in identities if (record := records.find(known, wanted))]
     if len(found) == len(identities) and not options.fresh:
-        checkpoint.remove(folder)
+        _clean(folder)
         return found
     with checkpoint.claim(folder):
         work = _Work(cell, dataset, options, budget, folder, stop, report)
@@ -146,6 +134,35 @@ def run_cell(
         checkpoint.remove(folder)
     work.tell("done", 1.0)
     return new
+
+
+def clean_cell(cell: Trained, options: Options) -> None:
+    """Removes what is left of a process that died after its records were written."""
+    *_, folder = _plan(cell, options)
+    _clean(folder)
+
+
+def _clean(folder: Path) -> None:
+    if folder.exists():
+        with checkpoint.claim(folder):
+            checkpoint.remove(folder)
+
+
+def _plan(cell: Trained, options: Options) -> tuple[Dataset, Budget, list[Record], Path]:
+    """Images, what to spend on metrics, what makes records those of the members, and the folder of checkpoints."""
+    budget = options.budget or TRAINERS[type(cell)].budget()
+    budget = budget.shortened() if cell.smoke and options.budget is None else budget
+    dataset = _images(cell, options)
+    settings = cell.settings() | {
+        "dtype": str(options.dtype).removeprefix("torch."),
+        "data": dataset.source,
+        "train_images": len(dataset.train),
+        "evaluation": budget.settings(cell.method),
+    }
+    if cell.dataset == "fmnist" and cell.protocol == "honest":
+        settings["scale_floor"] = SCALE_FLOOR
+    identities = [_identity(cell, member, settings, options.device) for member in cell.members()]
+    return dataset, budget, identities, options.checkpoints / cell.id / _name(cell, identities, options.fresh)
 
 
 class _Work:
@@ -167,7 +184,6 @@ class _Work:
         self.best: float | None = None
         self.told = 0  # points of the curves
         self.notes: dict[str, Any] = {
-            "fresh": options.fresh,
             "trees": [],
             "seconds": {"training": 0.0, "evaluation": 0.0},
             "curves": {"epoch": [], "train_loss": []},
@@ -176,10 +192,9 @@ class _Work:
             "chosen": None,  # criterion -> configuration
         }
         if (state := checkpoint.load(folder)) is not None:
-            tensors, numbers = state
-            if numbers["notes"]["fresh"] or not options.fresh:  # one that was begun with --fresh is gone on with
-                self.ensemble.load(tensors, numbers)
-                self.notes = numbers["notes"]
+            with checkpoint.reading(folder):
+                self.ensemble.load(*state)
+                self.notes = state[1]["notes"]
         self.notes["sharing"] = max(options.sharing, self.notes.get("sharing", 1))
         if (tree := records.tree()) not in self.notes["trees"]:
             self.notes["trees"].append(tree)
@@ -250,6 +265,7 @@ class _Work:
         curves["epoch"].append(ensemble.epoch)
         curves["train_loss"].append(_plain(losses))
         for name, values in ensemble.held_out(held).items():
+            values[list(ensemble.failed)] = math.nan  # they are where their last epoch began
             before = [[None] * len(values) for _ in curves["epoch"][1:]]  # of a checkpoint that knew nothing of it
             curves.setdefault(name, before).append(_plain(values))
 
@@ -371,10 +387,11 @@ def _images(cell: Trained, options: Options) -> Dataset:
     return replace(sample, train=sample.train[: options.smoke_images])
 
 
-def _name(cell: Trained, identities: Sequence[Record]) -> str:
-    """What the folder of a checkpoint is called: other members, settings or devices have another one."""
+def _name(cell: Trained, identities: Sequence[Record], fresh: bool) -> str:
+    """What the folder of a checkpoint is called: other members, settings or devices have another one, and so has what
+    is done again."""
     content = hashlib.sha256(json.dumps(identities, sort_keys=True).encode()).hexdigest()
-    return f"{cell.protocol}{'-smoke' if cell.smoke else ''}-{content[:12]}"
+    return f"{cell.protocol}{'-smoke' if cell.smoke else ''}{'-fresh' if fresh else ''}-{content[:12]}"
 
 
 def _plain(values: torch.Tensor) -> list[float | None]:

@@ -117,7 +117,7 @@ class Trained:
     @property
     def steps(self) -> int:
         """Of an epoch."""
-        return math.ceil(TRAIN_IMAGES[self.protocol][self.dataset] / self.batch_size)
+        return TRAIN_IMAGES[self.protocol][self.dataset] // self.batch_size
 
     @property
     def paper(self) -> Published | None:

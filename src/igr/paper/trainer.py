@@ -246,11 +246,14 @@ class Trainer(ABC):
 
     @torch.no_grad()
     def _freeze(self, losses: Tensor) -> None:
-        """Members that diverged, by their loss or their parameters, are put back to where the epoch began, for good."""
+        """Members that diverged, by loss, parameters or Adam's means, are put back to where the epoch began."""
         fine = losses.isfinite()
         for p in self.model.parameters():
             axis = members_axis(p)
-            fine &= p.isfinite().movedim(axis, 0).flatten(1).all(1)
+            for each in (p, *(value for value in self.optimizer.state[p].values() if value.shape == p.shape)):
+                fine &= (
+                    each.isfinite().movedim(axis, 0).flatten(1).all(1)
+                )  # where Adam's means overflow, p stands still
         for i, each in enumerate(fine.tolist()):
             if not each:
                 self.failed.setdefault(i, self.epoch)

@@ -88,11 +88,6 @@ class EnsembleMixture(nn.Module):
         self.register_buffer("limit", torch.tensor(sizes).view(-1, 1, 1) - 1)
 
     @property
-    def num_members(self) -> int:
-        """E."""
-        return len(self.weights[0])
-
-    @property
     def stick_noise(self) -> str:
         """What draws of sticks are made of."""
         return "gumbel" if self.cell.method == "dldpmm" else "gaussian"

@@ -104,7 +104,9 @@ def _deviations(paper: Published, ours: Summary) -> float:
 
 def _row(line: Line, kind: str, found: Mapping[str, Line]) -> tuple[Entry, ...] | None:
     ours = _ours(line, kind)
-    if line.paper is None or ours is None or line.cell is None or line.incomparable is not None:
+    if line.paper is None or line.cell is None or line.incomparable is not None:
+        return None
+    if ours is None or ours.sd is None:  # one seed has no deviation
         return None
     ratio = _deviations(line.paper, ours)
     if abs(ratio) <= NOISE:

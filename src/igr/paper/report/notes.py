@@ -6,15 +6,18 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from itertools import permutations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from igr.paper.report.cells import UNTEMPERED, Cell
 from igr.paper.report.lines import Line, number, sources
 from igr.paper.report.words import called, listed
 from igr.paper.select import Configuration
 from igr.paper.specs import SPECS, Trained
+from igr.paper.trained import TRAIN_IMAGES
 
 __all__ = ["REMARKS", "differences", "disagreements", "incomparable", "missing", "notes"]
+
+UNSPECIFIED = ("dtype", "data", "evaluation", "scale_floor")  # what records have beside the settings of specs
 
 REMARKS = {
     "relax": (
@@ -127,13 +130,22 @@ def _failures(cell: Cell) -> str:
 
 
 def differences(cell: Cell) -> list[str]:
-    """Settings that are not the spec's."""
+    """Settings that are not the spec's, what only one of the two has included: usual values are left out of both."""
     spec = SPECS.get(cell.spec)
+    if not isinstance(spec, Trained):
+        return []
+    wanted, given = spec.settings(), {name: value for name, value in cell.settings.items() if name not in UNSPECIFIED}
+    if "train_images" in given:
+        wanted["train_images"] = TRAIN_IMAGES[cell.protocol][spec.dataset]
     return [
-        f"{name.replace('_', ' ')} {cell.settings[name]}, where the spec says {value}"
-        for name, value in (spec.settings() if isinstance(spec, Trained) else {}).items()
-        if name in cell.settings and cell.settings[name] != value
+        f"{name.replace('_', ' ')} {_said(given.get(name))}, where the spec says {_said(wanted.get(name))}"
+        for name in dict.fromkeys((*wanted, *given))
+        if wanted.get(name) != given.get(name)
     ]
+
+
+def _said(value: Any) -> str:
+    return "what is usual" if value is None else str(value)
 
 
 def _evaluation(cell: Cell) -> list[str]:

@@ -71,11 +71,6 @@ class EnsembleCompletion(nn.Module):
             self.b = nn.ParameterList([torch.zeros_like(each[..., 0]) for each in u])
 
     @property
-    def num_members(self) -> int:
-        """E."""
-        return len(self.weights[0])
-
-    @property
     def noise_shape(self) -> tuple[int, int]:
         """The noise of one sample of a layer: ``(N, 1)``, or ``(N, 2)`` for GS."""
         return self.num_units, 2 if self.cell.method == "gs" else 1
