@@ -48,7 +48,8 @@ def calls(kernel: str, models: int, rows: int) -> Iterator[tuple[Callable[[], ob
         shapes = (rows, inputs), (rows, outputs), (inputs, outputs)
         x, dy, w = (torch.randn(models, *shape, device="cuda") for shape in shapes)
         weight, bias = (tuple(torch.zeros(models, n, outputs, device="cuda") for _ in range(3)) for n in (inputs, 1))
-        moved = 4 * (x.numel() + dy.numel() + w.numel() * (6 if kernel == "adam" else 1))
+        inputs_moved = (2 if kernel == "input" else 1) * x.numel()  # written, and read where it says what a ReLU let by
+        moved = 4 * (inputs_moved + dy.numel() + w.numel() * (6 if kernel == "adam" else 1))
         if kernel == "affine":
             yield partial(layers.affine, x, w, bias[0], True, "tf32"), moved
         elif kernel == "input":

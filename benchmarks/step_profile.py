@@ -72,7 +72,8 @@ def bytes_moved(model: Ensemble) -> dict[str, int]:
         x, y = (4 * E * model.cell.batch_size * size for size in (inputs, outputs))
         w = 4 * weight.numel()
         moved["products forward"] += w + x + y
-        moved["input gradients"] += w + x + y if i else 0
+        masked = bool(i % model.vae.depth)  # behind a ReLU, the input is read again
+        moved["input gradients"] += w + (1 + masked) * x + y if i else 0
         moved["Adam"] += 6 * w + x + y
     return moved
 

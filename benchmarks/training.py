@@ -6,12 +6,13 @@ images are random bits; nothing depends on what they show.
 
     eager         a single model (one temperature, one seed), each operation by itself, as PyTorch has them; on a CPU
                   that is what "one" is
-    one           a single model, on CUDA one graph with the kernels of this library
+    one           a single model, on CUDA one graph with the kernels of this library, whose products are in TF32
     ensemble      several temperatures and five seeds at once; its ms are per model, total time divided by models
     floor         on a CPU, the matrix products of one model's step alone, with the same shapes and threads: what is
-                  left if all else were free. Forward, weights and inputs, but for the input of the first layer: 10 to
-                  23 products. On CUDA, the memory that an ensemble's step has to move, per model: weights once forwards
-                  and once backwards, and they and both means of Adam read and written, at the rate of a large copy
+                  left if all else were free. Forward, weights and inputs, but for the input of the first layer: 5 or
+                  17 products. On CUDA, the memory that an ensemble's step has to move, per model: weights once forwards
+                  and, but for those of the first layer, once backwards, and they and both means of Adam read and
+                  written, at the rate of a large copy
     published     the paper's TensorFlow code on two cores of the same kind (AMD EPYC with AVX-512), best of what was
                   measured when the machine was quiet; "times" is how many times as fast this library's single model is
 
@@ -145,8 +146,11 @@ class Eager(Ensemble):
 
 
 def memory(model: Ensemble, steps: int) -> Callable[[], None]:
-    """Copies that move as much as the weights of so many steps: eight times them, half of it read and half written."""
-    size = 4 * sum(p.numel() for p in model.vae.parameters())
+    """Copies that move as much as the weights of so many steps, half of it read and half written.
+
+    That is eight times all of them, but for those of the first layer, which nothing reads backwards.
+    """
+    size = (8 * sum(p.numel() for p in model.vae.parameters()) - model.vae.weights[0].numel()) // 2
     source = torch.zeros(size, device=model.device)
     target = torch.empty_like(source)
 
