@@ -221,7 +221,8 @@ def test_a_driver_that_ends_early_is_followed_by_another(tmp_path, address, numb
     assert "Traceback" not in stderr
     assert not all(written(tmp_path, cell) for cell in SMOKE)
     again = call(tmp_path, address)
-    assert (again.returncode, again.stderr) == (0, "")
+    assert again.returncode == 0
+    assert all(line.startswith("igr: ") for line in again.stderr.splitlines())  # how far it is
     assert [len(written(tmp_path, cell)) for cell in SMOKE] == [len(cell.members()) for cell in SMOKE]
     check_events(tmp_path, [record for cell in SMOKE for record in written(tmp_path, cell)])
 
