@@ -115,10 +115,8 @@ def _approximations(book: Book) -> Iterator[Claim]:
     parts = (book.closer(fit("binomial", "gs"), fit("binomial", "igr-sb"), weak=True),)
     yield Claim(section, quote, "appendix F, Binomial(12, 0.3)", parts, fits)
     quote = "the GS has difficulty approximating another distribution with a countably infinite support."
-    where, short, long = (
-        "appendix F, NegativeBinomial(50, 0.6)",
-        *[fit("negative-binomial", f"gs-{K}") for K in (40, 100)],
-    )
+    where = "appendix F, NegativeBinomial(50, 0.6)"
+    short, long = (fit("negative-binomial", f"gs-{K}") for K in (40, 100))
     parts = tuple(book.close(each, ADEQUATE, contrary=True) for each in (short, long))
     yield Claim(section, quote, f"{where}, K = 40 and 100", parts, fits)
     for id, heavy, quote in (

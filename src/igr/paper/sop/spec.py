@@ -29,7 +29,7 @@ DECAY, SMALLEST = 1e-3, 0.1  # of the learning rate: per step, and the part of i
 SMOKE_SAMPLES = 5
 # Milliseconds of a step of all members on one H200, from which times are estimated: where units are relaxed, what 50
 # members take whatever S is, and more for each sample; by estimators, all members of a row with its S.
-STEP_MILLISECONDS = {"igr-i": (0.8, 0.35), "igr-planar": (2.0, 0.55), "igr-sb": (0.9, 0.53), "gs": (0.6, 0.3)}
+STEP_MILLISECONDS = {"igr-i": (0.13, 0.35), "igr-planar": (0.75, 0.55), "igr-sb": (0.1, 0.53), "gs": (0.1, 0.3)}
 ESTIMATOR_MILLISECONDS = {
     "st_relaxed": {"igr-i": 1.5, "igr-planar": 3.0, "igr-sb": 2.0, "gs": 1.2},
     "straight_through": {"igr-i": 1.0, "gs": 0.5},
