@@ -53,7 +53,7 @@ class Grid(NamedTuple):
         first = position.floor() - (STENCIL // 2 - 1)
         left = first.clamp(min=0).minimum(below - (STENCIL - 1))
         right = first.clamp(max=last - (STENCIL - 1)).maximum(below)
-        first = torch.where(v < 0, left, right)
+        first = torch.where(v < 0, left, right).nan_to_num(0.0)  # no node is at NaN, which the position stays
         return first.long(), position - first
 
 

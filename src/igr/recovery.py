@@ -191,14 +191,16 @@ def _masses_of_all(mu: Tensor, sigma: Tensor, leftover: bool, needed: Tensor) ->
     if len(some) == 1:
         return _masses_in_chunks(mu, sigma, leftover, STICK_NODES[some[0]])
     groups = [(STICK_NODES[i], (index == i).nonzero().squeeze(-1)) for i in some]
-    masses = [_masses_in_chunks(mu[rows], sigma[rows], leftover, num_nodes) for num_nodes, rows in groups]
+    keep = 16 * mu.shape[-1] * sum(num_nodes * len(rows) for num_nodes, rows in groups) <= _budget(mu)
+    masses = [_masses_in_chunks(mu[rows], sigma[rows], leftover, num_nodes, keep) for num_nodes, rows in groups]
     return torch.cat(masses)[torch.cat([rows for _, rows in groups]).argsort()]
 
 
-def _masses_in_chunks(mu: Tensor, sigma: Tensor, leftover: bool, num_nodes: int) -> Tensor:
-    """The same from tables of one size."""
+def _masses_in_chunks(mu: Tensor, sigma: Tensor, leftover: bool, num_nodes: int, keep: bool = True) -> Tensor:
+    """The same from tables of one size, to be kept for the gradient if that is allowed and all fit at once."""
     rows = _chunks((mu, sigma), 16 * num_nodes)
-    return torch.cat([_stick_masses(m, s, leftover, num_nodes, keep=len(rows) == 1) for m, s in rows])
+    keep = keep and len(rows) == 1
+    return torch.cat([_stick_masses(m, s, leftover, num_nodes, keep=keep) for m, s in rows])
 
 
 def _stick_masses(mu: Tensor, sigma: Tensor, leftover: bool, num_nodes: int, *, keep: bool) -> Tensor:
@@ -357,6 +359,10 @@ def _log_pdf(z: Tensor) -> Tensor:
 def _chunks(tensors: tuple[Tensor, ...], num_nodes: int) -> list[tuple[Tensor, ...]]:
     """Rows in chunks, which keeps the memory down; all at once for a compiler."""
     rows, size = tensors[0].shape[0], tensors[0].shape[-1] * num_nodes
-    budget = 2**24 if tensors[0].is_cuda else 2**19  # what caches hold, or what keeps a device busy
-    step = rows if torch.compiler.is_compiling() else max(1, budget // size)
+    step = rows if torch.compiler.is_compiling() else max(1, _budget(tensors[0]) // size)
     return list(zip(*(t.split(max(step, 1)) for t in tensors), strict=True))
+
+
+def _budget(like: Tensor) -> int:
+    """How many numbers to have at once: what caches hold, or what keeps a device busy."""
+    return 2**24 if like.is_cuda else 2**19

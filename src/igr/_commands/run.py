@@ -75,7 +75,7 @@ def add(app: "typer.Typer") -> None:
         sharing: Annotated[
             int, typer.Option(help="How many runs share the device, to be recorded beside what this one takes.", min=1)
         ] = 1,
-        fresh: Annotated[bool, typer.Option("--fresh", help="Do again what is in the records or half done.")] = False,
+        fresh: Annotated[bool, typer.Option("--fresh", help="Do again what is in the records.")] = False,
     ) -> None:
         """Train the cells of the paper's tables; choose, evaluate and record.
 

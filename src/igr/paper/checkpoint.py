@@ -106,9 +106,9 @@ def reading(folder: Path) -> Iterator[None]:
     """
     try:
         yield
-    except (OSError, ValueError, TypeError, LookupError, RuntimeError) as error:
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
         words = f"the checkpoint in {folder} cannot be used ({type(error).__name__}: {error})"
-        raise CheckpointError(f"{words}; remove the folder to start over") from error
+        raise CheckpointError(f"{words}; try again, or remove the folder to start over") from error
 
 
 def remove(folder: Path) -> None:

@@ -13,6 +13,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -144,7 +145,7 @@ def clean_cell(cell: Trained, options: Options) -> None:
 
 def _clean(folder: Path) -> None:
     if folder.exists():
-        with checkpoint.claim(folder):
+        with suppress(checkpoint.CheckpointError), checkpoint.claim(folder):  # or another process is at work there
             checkpoint.remove(folder)
 
 

@@ -45,7 +45,8 @@ class Trainer(ABC):
         model: the parameters, each with an axis for the members.
         epoch: whole epochs done.
         step: steps done of the next one.
-        failed: for each member that diverged, the epoch in which its loss stopped being finite.
+        failed: for each member that diverged, the epoch in which its loss, parameters or means of Adam stopped being
+            finite.
 
     Arguments:
         cell: what to train.
@@ -164,13 +165,19 @@ class Trainer(ABC):
     @torch.no_grad()
     def load(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
         """Goes back to a saved state."""
+
+        def put(target: Tensor, name: str) -> None:
+            if tensors[name].shape != target.shape:
+                raise ValueError(f"{name} has shape {tuple(tensors[name].shape)}, expected {tuple(target.shape)}")
+            target.copy_(tensors[name])
+
         self.failed = {int(member): int(epoch) for member, epoch in numbers["failed"]}
-        self.total.copy_(tensors["total"])
+        put(self.total, "total")
         for (name, p), kept in zip(self.model.named_parameters(), self._kept, strict=True):
-            p.copy_(tensors[f"parameter.{name}"])
+            put(p, f"parameter.{name}")
             for key, value in self.optimizer.state[p].items():
-                value.copy_(tensors[f"{key}.{name}"])
-            kept.copy_(tensors.get(f"kept.{name}", p))
+                put(value, f"{key}.{name}")
+            put(kept, f"kept.{name}" if f"kept.{name}" in tensors else f"parameter.{name}")
         self.epoch, self.step = int(numbers["epoch"]), int(numbers["step"])
         self._at.fill_(self.step)
         self._shuffled = self._block = -1
@@ -250,10 +257,9 @@ class Trainer(ABC):
         fine = losses.isfinite()
         for p in self.model.parameters():
             axis = members_axis(p)
-            for each in (p, *(value for value in self.optimizer.state[p].values() if value.shape == p.shape)):
-                fine &= (
-                    each.isfinite().movedim(axis, 0).flatten(1).all(1)
-                )  # where Adam's means overflow, p stands still
+            means = [value for value in self.optimizer.state[p].values() if value.shape == p.shape]
+            for each in (p, *means):  # where means overflow, p stands still
+                fine &= each.isfinite().movedim(axis, 0).flatten(1).all(1)
         for i, each in enumerate(fine.tolist()):
             if not each:
                 self.failed.setdefault(i, self.epoch)

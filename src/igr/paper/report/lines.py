@@ -63,11 +63,8 @@ class Line:
     @property
     def incomparable(self) -> str | None:
         """Why ours is not to be compared with the paper's."""
-        if self.spec in UNLIKE:
-            return UNLIKE[self.spec]
-        if self.cell is None or self.paper is None or self.cell.protocol != "honest":
-            return None
-        return unlike(self.spec)
+        honest = self.cell is not None and self.paper is not None and self.cell.protocol == "honest"
+        return unlike(self.spec) if honest or self.spec in UNLIKE else None
 
     def summary(self, split: str, metric: str) -> Summary | None:
         """Ours."""

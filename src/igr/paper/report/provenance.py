@@ -19,7 +19,8 @@ def run_times(cells: Sequence[Cell]) -> Table:
     names = ("cell", "protocol", "device", "products")
     numbers = ("members", "epochs", "training|seconds", "per member and epoch|milliseconds", "evaluation|seconds")
     head = tuple(map(heading, (*names, *numbers, "runs sharing the device")))
-    notes = ["Times are of the code of their day, whose commits are below: later rows are faster for that."]
+    several = len({each.get("commit") for cell in cells for each in cell.records}) > 1
+    notes = ["Times are of the code of their day: what is newer is faster for that."] if several else []
     if any(sharing(cell) > 1 for cell in cells):
         words = "Where several runs shared a device, each took longer than alone: these times are not to be compared."
         notes.append(words)
@@ -52,7 +53,7 @@ def _times(cell: Cell) -> tuple[Entry, ...]:
         Entry(cell.spec, METHODS[cell.method].colour),
         Entry(cell.protocol),
         Entry(cell.device),
-        Entry(", ".join(sorted({str(_precision(each)) for each in cell.records}))),
+        Entry(", ".join(sorted({_precision(each) or ABSENT for each in cell.records}))),
         Entry(ABSENT if members is None else f"{members:,.0f}"),
         Entry(ABSENT if epochs is None else f"{epochs:,}"),
         Entry(ABSENT if training is None else f"{training:,.1f}"),
