@@ -341,6 +341,28 @@ def test_rows_do_not_pay_for_the_narrow_scales_of_others(monkeypatch):
             torch.testing.assert_close(one[rows], alone, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize(("budget", "kept"), [(170_000, True), (140_000, False)])
+def test_tables_of_all_sizes_are_kept_together_or_not_at_all(monkeypatch, budget: int, kept: bool):
+    """Two wide rows are 32,768 numbers and a narrow one 131,072: each size fits into both budgets, all into one."""
+    monkeypatch.setattr("igr.recovery._budget", lambda like: budget)
+    loc = torch.zeros(3, 4, dtype=DOUBLE, requires_grad=True)
+    scale = torch.tensor([[1.0], [1.5], [0.01]], dtype=DOUBLE).expand(3, 4)
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x.numel()) or x, lambda x: x):
+        log_p = recovered_log_probs_stick_breaking(loc, scale)
+    assert (max(saved) > 10_000) == kept
+    assert grad(log_p[:, 0].sum(), loc)[0].isfinite().all()
+
+
+def test_rows_that_are_not_numbers_stay_by_themselves():
+    """Off the CPU nothing looks at parameters first."""
+    loc, scale = torch.zeros(3, 4, dtype=DOUBLE), torch.ones(3, 4, dtype=DOUBLE)
+    loc[1, 2] = math.nan
+    found = stick_masses(loc, scale, True, 256)
+    assert found[1].isnan().any()
+    torch.testing.assert_close(found[[0, 2]], stick_masses(loc[[0, 2]], scale[[0, 2]], True, 256), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("leftover", [True, False])
 def test_the_residual_of_sticks_is_their_error(leftover: bool):
     loc, scale = 2 * torch.randn(6, 6, dtype=DOUBLE) - 1, torch.exp(torch.randn(6, 6, dtype=DOUBLE) - 0.5)

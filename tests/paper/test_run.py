@@ -214,6 +214,18 @@ def test_what_is_done_again_is_left_alone_by_those_who_find_records(tmp_path):
     assert checkpoints(tmp_path, cell.id) == []
 
 
+def test_a_checkpoint_that_another_process_has_is_left_to_it(tmp_path):
+    cell = SPECS["table1/mnist/linear/igr-i"].shortened()
+    assert run(cell, tmp_path, lambda: True)[0] is None
+    (file,) = checkpoints(tmp_path, cell.id)
+    first, _ = run(cell, tmp_path, checkpoints=tmp_path / "others")
+    with checkpoint.claim(file.parent):
+        assert run(cell, tmp_path) == (first, [])
+        assert file.exists()
+    assert run(cell, tmp_path) == (first, [])
+    assert not file.exists()
+
+
 def cut_short(folder):
     (tensors,) = folder.glob("*.safetensors")
     tensors.write_bytes(tensors.read_bytes()[:1000])
