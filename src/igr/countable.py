@@ -36,6 +36,7 @@ from igr.recovery import recovered_log_probs_stick_breaking
 __all__ = ["CountableStickBreaking", "StickSample", "CountableProbs"]
 
 Sticks = Callable[[Tensor], Tensor]
+KL_ADVICE = "average log_p - q.log_prob(sample) over sample, log_p = p.rsample_and_log_prob((num_samples,))"
 
 
 class StickSample(NamedTuple):
@@ -477,7 +478,4 @@ def _example(loc: Sticks | Tensor | float, scale: Sticks | Tensor | float, *scal
 
 @register_kl(CountableStickBreaking, Distribution)  # type: ignore[untyped-decorator]
 def _kl(p: CountableStickBreaking, q: Distribution) -> Tensor:
-    raise NotImplementedError(
-        f"no closed form for KL({p} || {q}); average log_p - q.log_prob(sample) over "
-        "sample, log_p = p.rsample_and_log_prob((num_samples,))"
-    )
+    raise NotImplementedError(f"no closed form for KL({p} || {q}); {KL_ADVICE}")

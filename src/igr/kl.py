@@ -12,7 +12,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution, OneHotCate
 
 from igr import _terms
 from igr._checks import broadcast, check_count, check_parameter, describe, widen
-from igr.countable import CountableStickBreaking
+from igr.countable import KL_ADVICE, CountableStickBreaking
 from igr.distributions import MonteCarlo, Relaxation
 
 __all__ = ["monte_carlo_kl", "categorical_kl"]
@@ -52,8 +52,7 @@ def monte_carlo_kl(
         (torch.Size([4]), torch.Size([4]))
     """
     if not isinstance(p, Relaxation):
-        recipe = "; average log_p - q.log_prob(sample) over sample, log_p = p.rsample_and_log_prob((num_samples,))"
-        advice = recipe if isinstance(p, CountableStickBreaking) else ""
+        advice = f"; {KL_ADVICE}" if isinstance(p, CountableStickBreaking) else ""
         raise TypeError(f"p must be a relaxation of this library with K categories, got {describe(p)}{advice}")
     num_samples = check_count("num_samples", num_samples, 2, " for a standard error")
     p = p.expand(p._check_other(q))  # so that samples come first, and q's own axes after
