@@ -106,9 +106,10 @@ def check_parameter(name: str, value: object, categories: str = "K - 1") -> Tens
 def broadcast(**named: object) -> torch.Size:
     """The common shape of the tensors and shapes among the named values, or an error that names them."""
     shapes = {name: getattr(v, "shape", v) for name, v in named.items() if isinstance(v, (Tensor, torch.Size))}
-    first = next(iter(shapes.values()), torch.Size())
-    if not torch.compiler.is_compiling() and all(shape == first for shape in shapes.values()):
-        return torch.Size(first)  # what follows takes a quarter of the time of a small sample
+    if not torch.compiler.is_compiling():
+        first = next(iter(shapes.values()), torch.Size())
+        if all(shape == first for shape in shapes.values()):
+            return torch.Size(first)  # what follows takes a quarter of the time of a small sample
     try:
         return torch.Size(torch.broadcast_shapes(*shapes.values()))
     except RuntimeError:

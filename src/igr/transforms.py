@@ -405,8 +405,9 @@ class Planar(Transform):
 
 def same_map(a: Transform, b: Transform) -> bool:
     """Whether they are equal, and stay so when they are trained."""
-    names = vars(a).keys() & vars(b).keys()
-    return a is b or (a == b and not any(trained_apart(vars(a)[name], vars(b)[name]) for name in names))
+    if a is b or a != b:
+        return a is b
+    return not any(trained_apart(value, getattr(b, name, value)) for name, value in a.__dict__.items())
 
 
 def call_and_ladj(transform: Transform, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,10 +14,12 @@ import igr.kernels
 from igr.quadrature import constant_rule
 from igr.recovery import recovered_log_probs
 
-triton = pytest.importorskip("triton")
+pytest.importorskip("triton")
+from igr.kernels._random import INTERPRETED
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = pytest.mark.skipif(
-    DEVICE == "cpu" and not triton.knobs.runtime.interpret, reason="needs a CUDA device, or triton's interpreter"
+    DEVICE == "cpu" and not INTERPRETED, reason="needs a CUDA device, or triton's interpreter"
 )
 DOUBLE = torch.float64
 NODES = 64

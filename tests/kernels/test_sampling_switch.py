@@ -103,7 +103,7 @@ def test_devices_that_are_too_old_go_without_kernels(monkeypatch, capability, ex
 
 
 def test_programs_wait_where_all_have_room(monkeypatch):
-    monkeypatch.setattr(triton.knobs.runtime, "interpret", False)
+    monkeypatch.setattr(sampling, "INTERPRETED", False)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=132))
     assert kernels.waiting()
     assert sampling._all_run(33, torch.zeros(1))

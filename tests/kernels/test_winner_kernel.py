@@ -20,10 +20,11 @@ triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402
 
 from igr.kernels._normal import tail  # noqa: E402
+from igr.kernels._random import INTERPRETED  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = pytest.mark.skipif(
-    DEVICE == "cpu" and not triton.knobs.runtime.interpret, reason="needs a CUDA device, or triton's interpreter"
+    DEVICE == "cpu" and not INTERPRETED, reason="needs a CUDA device, or triton's interpreter"
 )
 DOUBLE = torch.float64
 

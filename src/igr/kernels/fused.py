@@ -68,8 +68,9 @@ def _key(like: Tensor, generator: torch.Generator | None) -> Tensor:
 
 def _own_rows(rows: torch.Size, batch: torch.Size) -> torch.Size:
     """The axes that parameters vary along; those before them are samples, which the kernel makes by itself."""
-    first = next((i for i, size in enumerate(rows) if size != 1), len(rows))
-    own = rows[first:]
+    own = rows
+    while own and own[0] == 1:
+        own = own[1:]
     return own if batch[len(batch) - len(own) :] == own else batch
 
 

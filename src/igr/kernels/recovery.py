@@ -18,9 +18,8 @@ import triton.language as tl
 from torch import Tensor
 
 from igr.kernels._normal import ROOT, expm1, factors, log1p, log_ndtr
-from igr.kernels._random import exp, reciprocal
+from igr.kernels._random import INTERPRETED, exp, reciprocal
 
-INTERPRETED = triton.knobs.runtime.interpret
 ROOT_OF_LEVEL = tl.constexpr(42.0**0.5)  # the window starts where F is exp(-42)
 ROOT_OF_TWO_LEVELS = tl.constexpr(84.0**0.5)
 LEAST = tl.constexpr(1e-37)  # in place of a rate of zero

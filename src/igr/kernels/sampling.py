@@ -18,7 +18,7 @@ from igr.kernels import waiting
 from igr.kernels._backward import backward_rows
 from igr.kernels._forward import forward_rows
 from igr.kernels._parts import FIELDS, FIRST, SECOND, WHOLE, backward_parts, forward_parts
-from igr.kernels._random import write_noise
+from igr.kernels._random import INTERPRETED, write_noise
 
 LONGEST = 16384  # columns of a row that one program has
 
@@ -184,7 +184,7 @@ def _all_run(parts: int, like: Tensor) -> bool:
 
     A launch has fewer than ``parts`` programs that wait for one that has not started.
     """
-    if triton.knobs.runtime.interpret or not waiting():
+    if INTERPRETED or not waiting():
         return False
     return 4 * parts <= torch.cuda.get_device_properties(like.device).multi_processor_count
 

@@ -21,15 +21,13 @@ import triton.language as tl
 from torch import Tensor
 from torch.distributions import Transform
 
-from igr.kernels._random import GAUSSIAN, _normal_pair, philox, reciprocal
+from igr.kernels._random import GAUSSIAN, INTERPRETED, _normal_pair, philox, reciprocal
 from igr.transforms import Planar, StickBreaking
 
 __all__ = ["MOST_CATEGORIES", "count", "serves"]
 
 MOST_CATEGORIES = 21  # of three bits each, which can count the four draws of a step
 AT_ONCE = 2**35  # draws of all rows in one launch, a third of a second
-
-INTERPRETED = triton.knobs.runtime.interpret
 BLOCK = 4096 if INTERPRETED else 128  # rows of a program, one for each thread where there are any
 NUM_WARPS = 4
 REGISTERS = 128  # of a thread at most, so that a multiprocessor has room for 16 warps
