@@ -3,11 +3,12 @@ ARGS ?=
 
 BIN := .venv/bin
 BENCHMARKS := $(wildcard benchmarks/*.py)
+OLDEST_TORCH := $(shell sed -n 's/^dependencies = .*"torch>=\([0-9.]*\)".*/\1/p' pyproject.toml)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test ray explore pictures lint format docs report bench examples clean
+.PHONY: help demo test oldest ray explore pictures lint format docs report bench examples clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,6 +19,9 @@ demo: .venv/.paper ## Run the short demonstration, `igr demo`
 
 test: .venv/.dev ## Run the tests and doctests (ARGS='-m slow' for those that take minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not slow" $(ARGS)
+
+oldest: .venv-oldest/.dev ## Run the tests with the oldest PyTorch that igr supports, in .venv-oldest (6 GB)
+	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -n auto --maxprocesses 8 -m "not slow" $(ARGS)
 
 ray: .venv/.dev .venv/.ray .venv/.tensorboard ## Run the tests of igr run on a Ray cluster and of its event files
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/paper/test_ray.py tests/paper/test_events.py $(ARGS)
@@ -56,14 +60,18 @@ clean: ## Remove built files and caches, but neither .venv nor results
 	find src tests docs examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is touched only after its install has succeeded, so an interrupted install is done again.
-.venv/.created:
+.venv/.created .venv-oldest/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "igr needs Python 3.11 or newer, but PYTHON=$(PYTHON) is: $$($(PYTHON) --version 2>&1)." >&2; \
 	  echo "Name a newer one, for example: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; \
 	  exit 1; }
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv $(@D)
 	@touch $@
 
 .venv/.%: pyproject.toml constraints.txt | .venv/.created
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$*]'
+	@touch $@
+
+.venv-oldest/.%: pyproject.toml | .venv-oldest/.created
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check 'torch==$(OLDEST_TORCH).*' -e '.[$*]'
 	@touch $@

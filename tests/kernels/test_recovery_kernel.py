@@ -252,8 +252,8 @@ def test_second_derivatives(fused: list[int]):
         torch.testing.assert_close(here, there, rtol=1e-4, atol=1e-5)
 
 
-def test_compiled_programs(fused: list[int]):
-
+@pytest.mark.usefixtures("chosen")
+def test_compiled_programs():
     loc = torch.randn(6, 4, device=DEVICE).requires_grad_()
 
     def log_probs(x: Tensor) -> Tensor:
