@@ -58,8 +58,8 @@ class CategoricalBottleneck(nn.Module):
     .. math:: (\mu, a) = W x + b, \quad \sigma = \mathrm{softplus}(a) + 10^{-3}, \quad
         z = \mathrm{softmax}_{++}(f(\mu + \sigma \epsilon), \tau),
 
-    or :math:`\log \alpha = W x + b` for the Gumbel-Softmax. Where training, z is a sample by ``estimator``; where
-    evaluating (``layer.eval()``), what ``eval_mode`` says.
+    or :math:`\log \alpha = W x + b` for the Gumbel-Softmax. In training, z is a sample by ``estimator``; in
+    evaluation, after ``layer.eval()``, ``eval_mode`` decides what it is.
 
     Note:
         :math:`\sigma` grows no faster than the activation, so that no finite one makes it infinite, and cannot reach

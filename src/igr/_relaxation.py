@@ -228,7 +228,7 @@ class Relaxation(Distribution, ABC):
         linear in the point that it is asked at (:class:`RecoveredOneHotCategorical`).
 
         Arguments:
-            num_samples: samples to draw where there is no other way; not looked at elsewhere.
+            num_samples: samples to draw where there is no other way; ignored elsewhere.
             generator: source of their noise.
 
         Raises:
@@ -257,7 +257,7 @@ class Relaxation(Distribution, ABC):
 
     @property
     def mean(self) -> Tensor:
-        """Not known: that of the categorical behind is, ``recovered().probs``."""
+        """Has no closed form; that of the categorical behind is ``recovered().probs``."""
         raise NotImplementedError(
             f"the mean of {self} has no closed form: use sample((10_000,)).mean(0), or recovered().probs for the "
             "probabilities of the categories"
@@ -265,11 +265,11 @@ class Relaxation(Distribution, ABC):
 
     @property
     def variance(self) -> Tensor:
-        """Not known, as the mean."""
+        """Has no closed form."""
         raise NotImplementedError(f"the variance of {self} has no closed form: use sample((10_000,)).var(0)")
 
     def entropy(self) -> Tensor:
-        """Not known: that of the categorical behind is, ``recovered().entropy()``."""
+        """Has no closed form; that of the categorical behind is ``recovered().entropy()``."""
         raise NotImplementedError(
             f"the entropy of {self} has no closed form: use -rsample_and_log_prob((1_000,))[1].mean(0), or "
             "recovered().entropy() for that of the categories"

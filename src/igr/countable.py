@@ -240,7 +240,7 @@ class CountableStickBreaking(Distribution):
 
     @property
     def mean(self) -> Tensor:
-        """Not known: the probabilities of the integers are, by :meth:`recovered`."""
+        """Has no closed form; :meth:`recovered` gives the probabilities of the integers."""
         raise NotImplementedError(
             f"the mean of {self} has no closed form: use sample((10_000,)).z.mean(0), or recovered().probs for the "
             "probabilities of the integers"
@@ -248,11 +248,11 @@ class CountableStickBreaking(Distribution):
 
     @property
     def variance(self) -> Tensor:
-        """Not known, as the mean."""
+        """Has no closed form."""
         raise NotImplementedError(f"the variance of {self} has no closed form: use sample((10_000,)).z.var(0)")
 
     def entropy(self) -> Tensor:
-        """Not known: that of the integers follows from :meth:`recovered`."""
+        """Has no closed form; that of the integers follows from :meth:`recovered`."""
         raise NotImplementedError(
             f"the entropy of {self} has no closed form: use -rsample_and_log_prob((1_000,))[1].mean(0), or "
             "torch.special.entr(recovered().probs).sum(-1) for that of the integers"
@@ -261,9 +261,10 @@ class CountableStickBreaking(Distribution):
     def recovered(self, tolerance: float = 1e-6, *, max_sticks: int = 1024) -> CountableProbs:
         r"""The discrete distribution behind: the probabilities that each stick is the longest of all.
 
-        Those of the first n sticks and of the leftover after them, where n is doubled until the leftover is the longest
-        with probability at most ``tolerance``. Where it is not, no later stick can be either, so ``probs`` are lower
-        bounds and miss at most ``tail``, up to the error of the quadrature. Differentiable in the parameters.
+        They are computed for the first n sticks and the leftover after them, where n is doubled until the leftover is
+        the longest with probability at most ``tolerance``. Where the leftover is not the longest, no later stick can be
+        either, so ``probs`` are lower bounds and miss at most ``tail``, up to the error of the quadrature.
+        Differentiable in the parameters.
 
         Arguments:
             tolerance: the largest ``tail`` to accept.

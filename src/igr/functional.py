@@ -3,8 +3,8 @@ r"""Pure tensor maths: maps onto the simplex, their inverses, and the drop-in sa
 :math:`K` is the number of categories; arguments have shape ``(*, K-1)``, points of the simplex ``(*, K)``, and the
 category axis is last. A temperature is a number, a 0-d tensor, or a tensor of shape ``(*, 1)`` with one value per row.
 Half precisions are computed in float32: points of the simplex come back in the dtype of the input, logarithms and what
-comes from them in float32. Types and shapes are always checked. Of values, temperatures, δ and masks are, but a
-temperature or δ that is a tensor on another device than the CPU is not, since a look at it would wait for the device.
+comes from them in float32. Types and shapes are always checked, and so are the values of temperatures, δ and masks,
+except for a temperature or δ in a tensor on another device than the CPU: reading it would wait for the device.
 """
 
 from __future__ import annotations

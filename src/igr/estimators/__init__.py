@@ -3,14 +3,15 @@ r"""Estimators of the gradient of :math:`E_{q(D)}[f(D)]`, one a file, all with o
 ``name(q, f, *, num_samples=1, generator=None, ...)`` returns an :class:`Estimate`. q is a relaxation of this library,
 or a ``Categorical``, ``OneHotCategorical`` or ``Bernoulli`` of torch; the last axis of its batch holds the N
 independent variables of one example. f maps samples ``(S, *, N, K)``, one-hot or relaxed, to one loss for each sample
-and example, ``(S, *)``; of zeros and ones it is given ``(S, *, N)``, by :func:`disarm` twice as many samples, and by
-:func:`uspg` no more than there are states. It may depend on parameters of its own, and on those of q.
-``surrogate.sum().backward()`` adds each example's estimate to the gradients of all of them.
+and example, ``(S, *)``. Bits come as ``(S, *, N)``; :func:`disarm` calls f with twice as many samples, and :func:`uspg`
+with no more than there are states. :func:`rloo`, :func:`vimco` and :func:`uspg` need at least two samples, and have two
+by default. f may depend on parameters of its own, and on those of q. ``surrogate.sum().backward()`` adds each example's
+estimate to the gradients of all of them.
 
 Estimators that differentiate f at the sample, or relax it, need an f that passes a gradient on. ``log_prob`` of torch's
-``OneHotCategorical`` does not, since it looks at the argmax. Where f has a log q(D) in it, as an evidence bound does,
-``q.recovered().log_prob(z).sum(-1)`` of a relaxation does, and ``(z * log_probs).sum((-1, -2))``; or leave it out and
-add the divergence in closed form.
+``OneHotCategorical`` does not, since it looks at the argmax. If f has a log q(D) in it, as an evidence bound does,
+write that as ``q.recovered().log_prob(z).sum(-1)`` of a relaxation, or as ``(z * log_probs).sum((-1, -2))``, or leave
+it out and add the divergence in closed form.
 """
 
 from igr.estimators._core import Estimate

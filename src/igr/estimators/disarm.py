@@ -15,11 +15,11 @@ def disarm(q: Distribution, f: Function, *, num_samples: int = 1, generator: tor
     r"""The difference of f between two antithetic samples, for variables of two categories.
 
     With log-odds :math:`\alpha` and logistic noise :math:`\epsilon`, all bits of a pair are :math:`b = 1[\alpha +
-    \epsilon > 0]` and :math:`\tilde b = 1[\alpha - \epsilon > 0]`, and bit n has
+    \epsilon > 0]` and :math:`\tilde b = 1[\alpha - \epsilon > 0]`, and the estimate for bit n is
 
     .. math:: \tfrac{1}{2} (f(b) - f(\tilde b)) (b_n - \tilde b_n)\, \mathrm{sigmoid}(|\alpha_n|)\, \nabla \alpha_n
 
-    and half of :math:`\nabla f(b) + \nabla f(\tilde b)`. Unbiased. The average over S pairs.
+    to which half of :math:`\nabla f(b) + \nabla f(\tilde b)` is added. Unbiased; averaged over S pairs.
 
     References:
         Dong, Mnih & Tucker (2020), "DisARM: an antithetic gradient estimator for binary latent variables".

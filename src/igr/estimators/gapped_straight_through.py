@@ -22,7 +22,7 @@ def gapped_straight_through(
     gap: float | Tensor = 1.0,
     temperature: float | Tensor = 1.0,
 ) -> Estimate:
-    r"""f at one-hot samples D, straight-through logits that are moved until they agree with D by a gap.
+    r"""f at one-hot samples D, with the gradient of logits that are moved until they favour D by a gap.
 
     With :math:`\theta = \log \pi` and :math:`D = e_i`,
 
