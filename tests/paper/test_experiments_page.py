@@ -1,0 +1,113 @@
+"""The tables of results in docs/experiments.md, which are written by hand, beside the records."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from igr.paper.methods import METHODS
+from igr.paper.report import collect
+
+ROOT = Path(__file__).parents[2]
+ELBO, BOUND = "elbo_discrete", "log_likelihood"
+COLUMNS = {  # what has chosen τ, the split, and the metric
+    "discrete ELBO": (ELBO, "test", ELBO),
+    "bound": (BOUND, "test", BOUND),
+    "AIS, at the τ of the bound": (BOUND, "test", "log_likelihood_ais"),
+    "training images": (ELBO, "train", ELBO),
+    "test images": (ELBO, "test", ELBO),
+}
+TABLES = {  # rows are methods: under which heading, which table there, and what ids begin with
+    ("MNIST, linear models", 0): "table1/mnist/linear",
+    ("MNIST, non-linear models", 0): "table1/mnist/nonlinear",
+    ("Omniglot", 0): "table1/omniglot/linear",
+    ("Omniglot", 1): "table1/omniglot/nonlinear",
+    ("Fashion-MNIST", 0): "table1/fmnist/linear",
+}
+TRAINED = {  # how models are trained in tables of estimators, and what their ids begin and end with
+    "relaxed objective (Table 1)": ("table1", ""),
+    "ReinMax": ("beyond", "+reinmax"),
+    "RLOO": ("beyond", "+rloo"),
+    "RELAX": ("relax", "+relax"),
+    "discrete KL, relaxed samples": ("beyond", "+discrete"),
+    "discrete KL, hard samples, straight through": ("beyond", "+discrete+hard"),
+}
+ARCHITECTURES = {"linear": "linear", "non-linear": "nonlinear"}
+
+
+@pytest.fixture(scope="module")
+def value():
+    """The mean over seeds of a column's number, to a tenth."""
+    cells = {cell.spec: cell for cell in collect([ROOT / "results" / "ours"]).cells if cell.protocol == "honest"}
+
+    def found(spec, column):
+        criterion, split, metric = COLUMNS[column]
+        mean = cells[spec].summary(cells[spec].chosen(criterion), split, metric).mean
+        return f"{mean:.1f}".replace("-", "−")
+
+    return found
+
+
+@pytest.fixture(scope="module")
+def tables():
+    """By heading: its tables, every one the rows below the head, as dictionaries."""
+    found, heading, before, head = {}, "", [], []
+    for line in (ROOT / "docs" / "experiments.md").read_text("utf-8").splitlines():
+        entries = [entry.strip() for entry in re.split(r"(?<!\\)\|", line)[1:-1]]
+        if line.startswith("#"):
+            heading = line.lstrip("# ")
+        elif line.startswith("|---"):
+            found.setdefault(heading, []).append([])
+            head = before
+        elif line.startswith("|") and found.get(heading) and before:
+            found[heading][-1].append(dict(zip(head, entries, strict=True)))
+        before = entries
+    return found
+
+
+def spec(label, architecture):
+    """Of a row such as "GS, ReinMax"."""
+    method, trained = label.split(", ", 1)
+    names = [name for name, each in METHODS.items() if each.label == method]
+    table, end = TRAINED[trained]
+    return f"{table}/mnist/{ARCHITECTURES[architecture]}/{names[0]}{end}"
+
+
+@pytest.mark.parametrize(("heading", "index"), TABLES, ids=str)
+def test_methods(value, tables, heading, index):
+    rows = tables[heading][index]
+    assert len(rows) >= 3
+    for row in rows:
+        label = row.pop("")
+        (method,) = (name for name in ("igr-i", "igr-planar", "igr-sb", "gs") if METHODS[name].label == label)
+        assert row == {column: value(f"{TABLES[heading, index]}/{method}", column) for column in row}
+
+
+def test_ways_to_train(value, tables):
+    rows = tables["Other estimators, so far"][0]
+    assert len(rows) == 2 * len(TRAINED)
+    for row in rows:
+        label = row.pop("trained by")
+        for architecture, given in row.items():
+            if given:
+                id = spec(label, architecture)
+                assert given == f"{value(id, 'discrete ELBO')} / {value(id, 'bound')}"
+
+
+def test_training_images(value, tables):
+    (rows,) = (rows for rows in tables["ReinMax, RLOO and RELAX"] if "training images" in rows[0])
+    assert len(rows) == 6
+    for row in rows:
+        label, lost = row.pop(""), row.pop("lost")
+        assert row == {column: value(spec(label, "non-linear"), column) for column in row}
+        train, test = (float(row[column].replace("−", "-")) for column in ("training images", "test images"))
+        assert float(lost) == round(train - test)
+
+
+def test_beside_the_prototype(value, tables):
+    (rows,) = tables["The learning rate"]
+    assert len(rows) == 4
+    for row in rows:
+        trained, architecture = row[""].split(", ")
+        id = spec(f"GS, {trained}", architecture)
+        assert row["here"] == f"{value(id, 'discrete ELBO')} / {value(id, 'bound')}"
