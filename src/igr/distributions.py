@@ -371,9 +371,9 @@ class InvertibleGaussian(InvertibleReparameterization):
 
 def gaussian_of(q: Relaxation) -> Normal | None:
     """The Gaussian of IGR-I, if q is that; subclasses of the softmax++ may map differently, so its exact type."""
-    if not isinstance(q, InvertibleReparameterization) or [type(part) for part in q.maps] != [SoftmaxPlusPlus]:
-        return None
-    return _bases.diagonal_normal(q.base)
+    if isinstance(q, InvertibleReparameterization) and len(q.maps) == 1 and type(q.maps[0]) is SoftmaxPlusPlus:
+        return _bases.diagonal_normal(q.base)
+    return None
 
 
 def _stick_end(q: InvertibleReparameterization) -> StickEnd | None:

@@ -62,7 +62,7 @@ class GrowingSticks(nn.Module):
         block: int = 32,
     ) -> None:
         super().__init__()
-        if not isinstance(batch_shape, tuple | list):
+        if not isinstance(batch_shape, (tuple, list)):
             raise TypeError(f"batch_shape must be a tuple, such as (4,), got {describe(batch_shape)}")
         self.batch_shape, self.block = tuple(batch_shape), check_count("block", block)
         self._start = {"loc": loc, "log_scale": scale}

@@ -133,7 +133,7 @@ class Latent:
 
 def _is_binary(q: Distribution) -> bool:
     inner = q.base_dist if isinstance(q, Independent) else q
-    return isinstance(inner, Bernoulli | BinaryConcrete)
+    return isinstance(inner, (Bernoulli, BinaryConcrete))
 
 
 def as_relaxation(q: Distribution, temperature: float | Tensor | None) -> Relaxation:
@@ -151,7 +151,7 @@ def as_relaxation(q: Distribution, temperature: float | Tensor | None) -> Relaxa
     tau = 1.0 if temperature is None else temperature
     if isinstance(q, Bernoulli):
         return GumbelSoftmax(tau, _two_categories(_finite(q.logits)), validate_args=False)
-    if isinstance(q, Categorical | OneHotCategorical):
+    if isinstance(q, (Categorical, OneHotCategorical)):
         return GumbelSoftmax(tau, _finite(q.logits), validate_args=False)
     raise TypeError(
         f"q must be a relaxation of this library, or a Categorical, OneHotCategorical or Bernoulli of torch, "

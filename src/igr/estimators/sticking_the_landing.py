@@ -86,7 +86,7 @@ def _checked_prior(q: Distribution, prior: Distribution) -> Distribution:
         raise TypeError(f"prior must be a distribution, got {describe(prior)}")
     q, prior = _single(q), _single(prior)
     for name, value in (("q", q), ("prior", prior)):
-        if isinstance(value, Bernoulli | Categorical | OneHotCategorical):
+        if isinstance(value, (Bernoulli, Categorical, OneHotCategorical)):
             raise TypeError(
                 f"{name} must have a density on the simplex, got {value}, which is discrete; relax it, for example by "
                 "igr.GumbelSoftmax, or give an estimator of discrete variables an f that includes the log-ratio"
