@@ -38,6 +38,13 @@ def under_vmap() -> bool:
     return any(level.key() == torch._C._functorch.TransformType.Vmap for level in levels)
 
 
+def transformed() -> bool:
+    """Whether a transform of ``torch.func`` or forward-mode differentiation is around; a compiler sees through both."""
+    if torch.compiler.is_compiling():
+        return False
+    return bool(torch._C._functorch.get_interpreter_stack()) or torch.autograd.forward_ad._current_level >= 0
+
+
 def validation(validate_args: bool | None) -> bool:
     """Values are checked unless the caller, or ``python -O``, says not to.
 

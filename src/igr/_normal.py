@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from igr._checks import transformed
 
 MILLS = math.sqrt(2 / math.pi)
 
@@ -24,13 +27,13 @@ def pdf(y: Tensor, mu: Tensor, sigma: Tensor) -> Tensor:
 
 def log_ndtr(x: Tensor) -> Tensor:
     r""":math:`\log \Phi(x)`, with a gradient that is right in the far tail in every precision."""
-    value: Tensor = _LogNdtr.apply(x)  # type: ignore[no-untyped-call]
+    value: Tensor = (_LogNdtrForwards if transformed() else _LogNdtr).apply(x)  # type: ignore[no-untyped-call]
     return value
 
 
 def inverse_mills(x: Tensor) -> Tensor:
     r""":math:`\phi(x) / \Phi(x)`, the derivative of :math:`\log \Phi`."""
-    ratio: Tensor = _InverseMills.apply(x)  # type: ignore[no-untyped-call]
+    ratio: Tensor = (_InverseMillsForwards if transformed() else _InverseMills).apply(x)  # type: ignore[no-untyped-call]
     return ratio
 
 
@@ -40,6 +43,30 @@ class _OfOneTensor(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Any) -> None:
         ctx.save_for_backward(*inputs)
+
+
+class Forwards(torch.autograd.Function):
+    """A function with derivatives of forward mode too, in a class of its own, since compilers refuse such a one."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+
+def once(jvp: Callable[..., Any]) -> Callable[..., Any]:
+    """Refuses to be differentiated forwards again: torch takes what a custom jvp returns for a constant there."""
+
+    def checked(ctx: Any, *tangents: Tensor) -> Any:
+        levels = torch._C._functorch.get_interpreter_stack() or ()
+        if sum(level.key() == torch._C._functorch.TransformType.Jvp for level in levels) > 1:
+            raise NotImplementedError(
+                "a forward-mode derivative of a forward-mode derivative, which torch would take for zero here; use "
+                "torch.func.hessian, or jacrev for one of the two"
+            )
+        return jvp(ctx, *tangents)
+
+    return checked
 
 
 class _InverseMills(_OfOneTensor):
@@ -57,6 +84,10 @@ class _InverseMills(_OfOneTensor):
         (x,) = ctx.saved_tensors
         slope: Tensor = -inverse_mills(x) * (tail(x)[1] + x.clamp(min=0.0))  # the last is φ/Φ + x
         return gradient * slope
+
+
+class _InverseMillsForwards(Forwards, _InverseMills):
+    jvp = staticmethod(once(_InverseMills.backward))
 
 
 class _LogNdtr(_OfOneTensor):
@@ -77,9 +108,13 @@ class _LogNdtr(_OfOneTensor):
         return log_ndtr(x), in_dims[0]  # entry by entry, whichever axis is mapped over
 
 
+class _LogNdtrForwards(Forwards, _LogNdtr):
+    jvp = staticmethod(once(_LogNdtr.backward))
+
+
 def tail(z: Tensor) -> tuple[Tensor, Tensor]:
     r""":math:`q(z) = \log \Phi(z) + \min(z, 0)^2 / 2` and :math:`q'(z)`, accurate and without overflow at any z."""
-    pair: tuple[Tensor, Tensor] = _Tail.apply(z)  # type: ignore[no-untyped-call]
+    pair: tuple[Tensor, Tensor] = (_TailForwards if transformed() else _Tail).apply(z)  # type: ignore[no-untyped-call]
     return pair
 
 
@@ -100,10 +135,22 @@ class _Tail(_OfOneTensor):
 
     @staticmethod
     def backward(ctx: Any, d_q: Tensor, d_e: Tensor) -> Tensor:
-        (z,) = ctx.saved_tensors
-        e = tail(z)[1]
-        gradient: Tensor = d_q * e + d_e * ((z < 0).to(z.dtype) - (e - z.clamp(max=0.0)) * (e + z.clamp(min=0.0)))
-        return gradient
+        slope, bend = _tail_slopes(*ctx.saved_tensors)
+        return d_q * slope + d_e * bend
+
+
+class _TailForwards(Forwards, _Tail):
+    @staticmethod
+    @once
+    def jvp(ctx: Any, d_z: Tensor) -> tuple[Tensor, Tensor]:
+        slope, bend = _tail_slopes(*ctx.saved_tensors)
+        return d_z * slope, d_z * bend
+
+
+def _tail_slopes(z: Tensor) -> tuple[Tensor, Tensor]:
+    """q'(z) and q''(z)."""
+    e = tail(z)[1]
+    return e, (z < 0).to(z.dtype) - (e - z.clamp(max=0.0)) * (e + z.clamp(min=0.0))
 
 
 def standardised(distance: Tensor, sigma: Tensor) -> Tensor:

@@ -108,6 +108,7 @@ def stick_range(mu: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
     Below, no stick can be the longest: sticks shorter than 1/2n leave more than half of the whole. Above, tables are
     flat but for sticks that surely take all there is, which need not be resolved.
     """
+    mu, sigma = mu.detach(), sigma.detach()  # which reaches forward mode too
     loc, t = (x.squeeze(-1) for x in low_quantile_of_maximum(mu, sigma, -35.0))
     low = (loc + t).clamp(max=-math.log(2 * mu.shape[-1])) - 1.2
     sure = mu - REACH * sigma >= FAR
@@ -177,7 +178,7 @@ def meet(mu: Tensor, sigma: Tensor, grid: Grid, before: Tensor, after: Tensor, l
     loc, scale = mu.reshape(-1, 1), sigma.reshape(-1, 1)
     x, w = _outer_rule(grid, mu)
     with torch.no_grad():
-        low, high = loc - REACH * scale, loc + REACH * scale
+        low, high = (loc - REACH * scale).detach(), (loc + REACH * scale).detach()
         if leftover:
             low = low.maximum(_shortest(mu).expand(len(mu), -1, -1).reshape(-1, 1))
         start, end = (logit_exp(y.clamp(max=0.0)).clamp(max=FAR) for y in (low, high))
@@ -208,7 +209,7 @@ def _outer_rule(grid: Grid, like: Tensor) -> tuple[Tensor, Tensor]:
 @torch.no_grad()
 def _inner_rule(mu: Tensor, sigma: Tensor, top: Tensor, edge: Tensor | None, grid: Grid) -> tuple[Tensor, Tensor]:
     """Nodes and weights, (B, n, R, J), for y up to ``top`` and with log(1 + e^y) above ``edge``, denser at the top."""
-    loc, reach = mu.detach().unsqueeze(-1), REACH * sigma.detach().unsqueeze(-1)  # detach reaches forward mode too
+    loc, reach = mu.detach().unsqueeze(-1), REACH * sigma.detach().unsqueeze(-1)
     high = top.minimum(loc + reach)
     low = loc - reach
     if edge is not None:

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from igr import kernels
-from igr._checks import check_count, check_finite, check_range, values_checkable, widen
-from igr._normal import inverse_mills, log_ndtr, low_quantile_of_maximum, standardised
+from igr._checks import check_count, check_finite, check_range, transformed, values_checkable, widen
+from igr._normal import Forwards, inverse_mills, log_ndtr, low_quantile_of_maximum, once, standardised
 from igr._stick_recovery import nodes_for_sticks, stick_masses
 from igr.functional import location_scale
 from igr.quadrature import constant_rule, gauss_legendre
@@ -95,7 +95,8 @@ def recovered_log_probs(
         return fused.reshape(*shape[:-1], shape[-1] + 1)
     start, width, a = _window(mu.detach(), sigma.detach())
     rule = gauss_legendre(num_nodes, mu)
-    log_mass: Tensor = _LogMass.apply(mu, sigma, start, width, a, *rule)  # type: ignore[no-untyped-call]
+    function = _LogMassForwards if transformed() else _LogMass
+    log_mass: Tensor = function.apply(mu, sigma, start, width, a, *rule)  # type: ignore[no-untyped-call]
     log_mass = log_mass.reshape(*shape[:-1], shape[-1] + 1)
     log_p = _normalise(log_mass)
     if not return_error:
@@ -205,7 +206,7 @@ def _masses_in_chunks(mu: Tensor, sigma: Tensor, leftover: bool, num_nodes: int,
 
 def _stick_masses(mu: Tensor, sigma: Tensor, leftover: bool, num_nodes: int, *, keep: bool) -> Tensor:
     """The masses of some rows, whose tables are kept for the gradient, or else made anew."""
-    if keep or not torch.is_grad_enabled():
+    if keep or not torch.is_grad_enabled() or transformed():  # checkpoints are unknown to transforms
         return stick_masses(mu, sigma, leftover, num_nodes)
     arguments = mu, sigma, leftover, num_nodes
     masses: Tensor = checkpoint(stick_masses, *arguments, use_reentrant=False, preserve_rng_state=False)
@@ -268,6 +269,13 @@ class _LogMass(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         return *_gradients(gradient, *ctx.saved_tensors), None, None, None, None, None
+
+
+class _LogMassForwards(Forwards, _LogMass):
+    @staticmethod
+    @once
+    def jvp(ctx: Any, d_mu: Tensor, d_sigma: Tensor, *_: Tensor | None) -> Tensor:
+        return _tangents(d_mu, d_sigma, *ctx.saved_tensors)
 
 
 class _Fused(torch.autograd.Function):
@@ -339,6 +347,25 @@ def _weighted_gradients(gradient: Tensor, mu: Tensor, sigma: Tensor, *rule: Tens
     return d_z.sum(-1), (z * d_z - weights).sum(-1)
 
 
+def _tangents(d_mu: Tensor, d_sigma: Tensor, mu: Tensor, sigma: Tensor, *rule: Tensor) -> Tensor:
+    """From changes of μ and σ to those of the logarithms of the K integrals."""
+    start, width, a, x, w = rule
+    rows = _chunks((d_mu / sigma, d_sigma / sigma, mu, sigma, start, width, a), len(x))
+    masses = torch.cat([_weighted_tangents(*chunk, x, w) for chunk in rows])
+    last = standardised(-mu, sigma)
+    d_last = -(d_mu + last * d_sigma) / sigma
+    return torch.cat([masses, (inverse_mills(last) * d_last).sum(-1, keepdim=True)], -1)
+
+
+def _weighted_tangents(d_mu: Tensor, d_sigma: Tensor, mu: Tensor, sigma: Tensor, *rule: Tensor) -> Tensor:
+    """Changes of the logarithms of the K-1 integrals, given those of μ and σ over σ."""
+    summands, z, log_cdf = _summands(mu, sigma, *rule)
+    d_z = -(d_mu.unsqueeze(-1) + z * d_sigma.unsqueeze(-1))
+    d_log_cdf = torch.exp(_log_pdf(z) - log_cdf) * d_z
+    change = d_log_cdf.sum(-2, keepdim=True) - d_log_cdf - z * d_z - d_sigma.unsqueeze(-1)
+    return (summands.softmax(-1) * change).sum(-1)
+
+
 def _summands(mu: Tensor, sigma: Tensor, *rule: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Log-summands of the rule for every category, the standardised nodes and their log-cdfs, each (B, K-1, Q)."""
     start, width, a, x, w = rule
@@ -357,9 +384,9 @@ def _log_pdf(z: Tensor) -> Tensor:
 
 
 def _chunks(tensors: tuple[Tensor, ...], num_nodes: int) -> list[tuple[Tensor, ...]]:
-    """Rows in chunks, which keeps the memory down; all at once for a compiler."""
+    """Rows in chunks, which keeps the memory down; all at once for a compiler, and where no memory is used."""
     rows, size = tensors[0].shape[0], tensors[0].shape[-1] * num_nodes
-    step = rows if torch.compiler.is_compiling() else max(1, _budget(tensors[0]) // size)
+    step = rows if torch.compiler.is_compiling() or tensors[0].is_meta else max(1, _budget(tensors[0]) // size)
     return list(zip(*(t.split(max(step, 1)) for t in tensors), strict=True))
 
 

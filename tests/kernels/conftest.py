@@ -10,7 +10,7 @@ def chosen(monkeypatch):
     """Kernels are chosen on the CPU as they are on CUDA devices."""
 
     def usable(*tensors):
-        return kernels.enabled() and all(t.dtype in kernels.DTYPES for t in tensors) and not kernels._transformed()
+        return kernels.enabled() and all(t.dtype in kernels.DTYPES for t in tensors) and not kernels.transformed()
 
     monkeypatch.setattr(kernels, "usable", usable)
 

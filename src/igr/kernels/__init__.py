@@ -20,6 +20,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from igr._checks import transformed
+
 __all__ = ["enabled", "set_enabled", "disabled", "waiting", "set_waiting", "usable", "usable_on_rows"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -80,7 +82,7 @@ def usable(*tensors: Tensor) -> bool:
         return False
     if not INSTALLED or not all(t.device == tensors[0].device and _modern(t.device.index) for t in tensors):
         return False
-    return not _transformed()
+    return not transformed()
 
 
 def usable_on_rows(*tensors: Tensor) -> bool:
@@ -94,10 +96,3 @@ def _modern(device: int) -> bool:
     if device not in _capable:
         _capable[device] = torch.cuda.get_device_capability(device) >= (8, 0)
     return _capable[device]
-
-
-def _transformed() -> bool:
-    """Whether a transform of ``torch.func`` or forward-mode differentiation is around; a compiler sees through both."""
-    if torch.compiler.is_compiling():
-        return False
-    return bool(torch._C._functorch.get_interpreter_stack()) or torch.autograd.forward_ad._current_level >= 0
