@@ -3,8 +3,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from igr import quadrature, recovered_log_probs
-from igr.quadrature import gauss_legendre
+from igr import quadrature, recovered_log_probs, recovered_log_probs_stick_breaking
+from igr.quadrature import constant_rule, gauss_legendre
 
 
 @pytest.mark.parametrize("num_nodes", [1, 2, 5, 64, 192])
@@ -40,3 +40,28 @@ def test_a_rule_that_a_transform_was_first_to_ask_for_outlives_it():
     first = hessian(loc)
     assert torch.equal(hessian(loc), first)
     torch.testing.assert_close(torch.autograd.functional.hessian(entropy, loc), first)
+
+
+def test_a_rule_that_inference_was_first_to_ask_for_serves_gradients():
+    loc = torch.randn(4, 3, requires_grad=True)
+    quadrature._kept_tensors.cache_clear()
+    with torch.inference_mode():
+        recovered_log_probs(loc, 1.0)
+    recovered_log_probs(loc, 1.0)[:, 0].sum().backward()
+    assert loc.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("function", [recovered_log_probs, recovered_log_probs_stick_breaking])
+def test_a_compiled_program_takes_numbers_of_nodes(function):
+    """One after the other, so that a compiler would rather have them variable."""
+    loc = torch.randn(4, 3, dtype=torch.float64)
+    compiled = torch.compile(function, fullgraph=True, backend="eager")
+    for num_nodes in (64, 96, 33):
+        expected = function(loc, 1.0, num_nodes=num_nodes)
+        torch.testing.assert_close(compiled(loc, 1.0, num_nodes=num_nodes), expected)
+
+
+def test_a_compiled_program_takes_numbers_of_nodes_for_kernels():
+    compiled = torch.compile(lambda n: constant_rule(n, torch.device("cpu"))[0], fullgraph=True, backend="eager")
+    for num_nodes in (8, 9, 10):
+        assert torch.equal(compiled(num_nodes), constant_rule(num_nodes, torch.device("cpu"))[0])

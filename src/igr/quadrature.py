@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import operator
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from igr._checks import check_count
 
@@ -34,23 +35,33 @@ def gauss_legendre(num_nodes: int, like: Tensor) -> tuple[Tensor, Tensor]:
     return _kept_tensors(num_nodes, like.dtype, like.device)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator] # which a compiled program holds, and not copies
 def constant_rule(num_nodes: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """The rule of :func:`gauss_legendre` in float32, for the kernels."""
+    rule: tuple[Tensor, Tensor] = _held_rule(_constant(num_nodes), device)
+    return rule
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator] # which a compiled program holds, and not copies
+def _held_rule(num_nodes: int, device: torch.device) -> tuple[Tensor, Tensor]:
     return gauss_legendre(num_nodes, torch.empty((), dtype=torch.float32, device=device))
 
 
+def _constant(num_nodes: int) -> int:
+    """A count that a compiler, to which an argument of its program is a variable, makes a program for."""
+    return operator.index(check_count("num_nodes", num_nodes))
+
+
 def _tensors(num_nodes: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    nodes, weights = _rule(num_nodes)
+    nodes, weights = _rule(_constant(num_nodes))
     return torch.tensor(nodes, dtype=dtype, device=device), torch.tensor(weights, dtype=dtype, device=device)
 
 
 @lru_cache(maxsize=64)
 def _kept_tensors(num_nodes: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Kept, since nothing can be copied to a device while a CUDA graph is captured there."""
-    # so that they may be part of gradients later, and of no transform of torch.func that is around and will be gone
-    with torch.inference_mode(False), temporarily_clear_interpreter_stack():
-        return _tensors(num_nodes, dtype, device)
+    # in a thread, where no transform of torch.func and no inference mode is around that they would belong to
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(_tensors, num_nodes, dtype, device).result()
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator] # a compiler need not look into numpy
@@ -60,5 +71,5 @@ def _rule(num_nodes: int) -> tuple[list[float], list[float]]:
 
 @lru_cache(maxsize=32)
 def _computed_rule(num_nodes: int) -> tuple[list[float], list[float]]:
-    nodes, weights = np.polynomial.legendre.leggauss(check_count("num_nodes", num_nodes))
+    nodes, weights = np.polynomial.legendre.leggauss(num_nodes)
     return ((nodes + 1) / 2).tolist(), (weights / 2).tolist()
