@@ -129,6 +129,24 @@ def test_log_probabilities_of_extreme_scales_are_finite():
     assert recovered_log_probs(torch.tensor([-3.0]), 1e-30).isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+@pytest.mark.parametrize(("loc", "winner"), [([-1.0, -2.0, -3.0], 3), ([1.0, 2.0, 3.0], 2), ([-1.0, 2.0, 0.0], 1)])
+def test_limits_of_all_scales(dtype: torch.dtype, loc: list[float], winner: int):
+    """Narrow, the largest of the locations and zero is certain; wide, only the signs of the noise matter."""
+    wide = torch.tensor([7 / 24, 7 / 24, 7 / 24, 1 / 8], dtype=dtype)
+    info = torch.finfo(dtype)
+    for scale, expected in (
+        *((scale, torch.eye(4, dtype=dtype)[winner]) for scale in (info.tiny, 1e4 * info.tiny, 1e-28)),
+        *((scale, wide) for scale in (1e37, info.max / 1e4 if dtype == DOUBLE else info.max / 1.2)),
+    ):
+        mu = torch.tensor(loc, dtype=dtype, requires_grad=True)
+        sigma = torch.full_like(mu, scale).requires_grad_()
+        p = recovered_log_probs(mu, sigma).exp()
+        torch.testing.assert_close(p, expected, rtol=0, atol=1e-6)
+        for gradient in grad((p * torch.arange(4.0)).sum(), (mu, sigma)):
+            assert gradient.isfinite().all()
+
+
 def test_proposition_2_matches_mpmath():
     mu, sigma = [0.4, -3.0, 2.0], [0.01, 5.0, 0.7]
     with mpmath.workdps(30):

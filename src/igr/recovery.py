@@ -93,6 +93,9 @@ def recovered_log_probs(
     if not return_error and kernels.usable_on_rows(mu, sigma):
         fused: Tensor = _Fused.apply(mu, sigma, *constant_rule(num_nodes, mu.device))  # type: ignore[no-untyped-call]
         return fused.reshape(*shape[:-1], shape[-1] + 1)
+    # the unit is arbitrary: one in which multiples of the largest scale are finite
+    unit = torch.where(sigma.amax(-1, keepdim=True) > 2.0**100, 2.0**-64, 1.0).to(sigma.dtype)
+    mu, sigma = unit * mu, unit * sigma
     start, width, a = _window(mu.detach(), sigma.detach())
     rule = gauss_legendre(num_nodes, mu)
     function = _LogMassForwards if transformed() else _LogMass
@@ -245,7 +248,8 @@ def _window(mu: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     matters = (log_f + log_ndtr(-z0) > -33.0) | (z0 == least)
     finest = torch.where(matters, sigma / z0.clamp(min=1.0), math.inf).amin(-1, keepdim=True)
     a = 32 * torch.minimum(torch.minimum(1 / rate, width), finest)
-    return start, width, a
+    tiny = torch.finfo(sigma.dtype).tiny  # what underflows has to have a logarithm
+    return start, width.clamp(min=tiny), a.clamp(min=tiny)
 
 
 class _LogMass(torch.autograd.Function):
@@ -372,7 +376,7 @@ def _summands(mu: Tensor, sigma: Tensor, *rule: Tensor) -> tuple[Tensor, Tensor,
     start = start - (mu - mu.detach())  # of a t0 that does not move with μ
     span = torch.log1p(width / a)
     y = span * x  # (B, Q)
-    log_w = (w * span * a).log() + y
+    log_w = (w * span).log() + a.log() + y
     z = standardised(start.unsqueeze(-1) + (a * torch.expm1(y)).unsqueeze(-2), sigma.unsqueeze(-1))
     log_cdf = log_ndtr(z)
     log_pdf = _log_pdf(z) - sigma.log().unsqueeze(-1)
