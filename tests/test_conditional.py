@@ -401,6 +401,8 @@ def test_errors_say_what_to_do():
         conditional_path(loc, 1.0, loc / 0)
     with pytest.raises(ValueError, match="y must have the 3 coordinates of loc"):
         conditional_path(loc, 1.0, loc[:, :1])
+    with pytest.raises(ValueError, match="num_nodes must be an integer of at least 1"):
+        conditional_path(loc, 1.0, loc, num_nodes=10.5)
     with pytest.raises(TypeError, match="y must be a floating-point tensor"):
         conditional_path(loc, 1.0, b[:, :3])
     with pytest.raises(ValueError, match="logits must be finite"):

@@ -11,6 +11,7 @@ from torch import Tensor
 from igr import kernels
 from igr._checks import (
     broadcast,
+    check_count,
     check_finite,
     check_parameter,
     check_range,
@@ -121,6 +122,8 @@ def conditional_path(loc: Tensor, scale: Tensor | float, y: Tensor, *, num_nodes
     shape = broadcast(loc=mu, y=y)
     if shape[-1] != y.shape[-1] or shape[-1] != mu.shape[-1]:
         raise ValueError(f"y must have the {mu.shape[-1]} coordinates of loc, got shape {tuple(y.shape)}")
+    if num_nodes is not None:
+        check_count("num_nodes", num_nodes)
     dtype = torch.promote_types(widen(mu).dtype, widen(y).dtype)
     mu, sigma, value = (expand(x.to(dtype), shape).reshape(-1, shape[-1]) for x in (mu, sigma, y.detach()))
     path: Tensor = _Path.apply(mu, sigma, value, num_nodes)  # type: ignore[no-untyped-call]

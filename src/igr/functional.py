@@ -128,7 +128,8 @@ def gumbel_softmax(
     r"""One sample of the Gumbel-Softmax per row: :math:`\mathrm{softmax}((\log \alpha + \epsilon) / \tau)`.
 
     A twin of ``torch.nn.functional.gumbel_softmax`` that refuses a temperature of zero, takes masks, generators and
-    per-row temperatures, and draws its noise in float32 for half-precision logits.
+    per-row temperatures, and draws its noise in float32 for half-precision logits. It has no ``eps``, which torch's
+    ignores, and takes ``dim`` by its name.
 
     References:
         Equation 5; Maddison et al. (2017); Jang et al. (2017).

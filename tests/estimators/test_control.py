@@ -192,6 +192,24 @@ def test_rebar_is_relax_with_a_multiple_of_f():
     torch.testing.assert_close(gradients(ours.surrogate.sum(), theta), gradients(theirs.surrogate.sum(), theta))
 
 
+@pytest.mark.parametrize("shape", [(1,), (4,), (3, 1), (1, 4)])
+def test_rebar_scale_broadcasts_over_examples(shape):
+    """Value, gradient and training of the scale are those of one that is written out."""
+
+    def f(z: Tensor) -> Tensor:
+        return (z * torch.tensor([1.0, 4.0, 9.0], dtype=DOUBLE)).sum(-1).square().sum(-1)
+
+    logits = torch.randn(3, 4, 2, 3, dtype=DOUBLE, requires_grad=True)
+    scale = torch.rand(shape, dtype=DOUBLE, requires_grad=True)
+    found = []
+    for given in (scale, scale.expand(3, 4)):
+        noise = torch.Generator().manual_seed(3)
+        value, surrogate = rebar(GumbelSoftmax(0.5, logits), f, scale=given, generator=noise)
+        found.append((value, *torch.autograd.grad(surrogate.sum(), (logits, scale))))
+    for here, there in zip(*found, strict=True):
+        torch.testing.assert_close(here, there)
+
+
 @pytest.mark.parametrize(("coupled", "calls"), [(True, 2), (False, 3)])
 def test_evaluations_of_f(coupled, calls):
     f, seen = Objective(2, 3), []
@@ -483,8 +501,10 @@ def test_refuses_bad_arguments():
         relax(q, f, control_variate=lambda z: z.sum())
     with pytest.raises(ValueError, match="num_samples must be an integer of at least 1"):
         relax(q, f, num_samples=0)
-    with pytest.raises(ValueError, match="scale must be a number, a 0-d tensor or have shape \\(4,\\)"):
+    with pytest.raises(ValueError, match="shapes that do not broadcast together: scale \\(2,\\), examples \\(4,\\)"):
         rebar(q, f, scale=torch.ones(2))
+    with pytest.raises(ValueError, match="scale must be a number or broadcast to \\(4,\\)"):
+        rebar(q, f, scale=torch.ones(2, 4))
     with pytest.raises(TypeError, match="scale must be a number"):
         rebar(q, f, scale="large")
     with pytest.raises(ValueError, match="temperature is for a discrete q"):

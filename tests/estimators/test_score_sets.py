@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd import grad
 from torch.distributions import Categorical
 
+from igr import GumbelSoftmax
 from igr.estimators._core import Latent
 from igr.estimators._without_replacement import Sampled, log_set_probs, sample_without_replacement
 from igr.estimators.uspg import _from_set, _weights, uspg
@@ -143,6 +144,14 @@ def test_uspg_expectation_over_all_sets(family, S):
     result = _from_set(Latent(problem.q(len(sets)), problem.f), sampled)
     truth = problem.differentiate(expectation(problem.probs, problem.of_one_hot))
     assert_equal(problem.mean_of(result, of_sets), truth)
+
+
+def test_uspg_of_no_variables_is_f():
+    logits, weight = torch.zeros(3, 0, 4, requires_grad=True), torch.tensor(2.0, requires_grad=True)
+    value, surrogate = uspg(GumbelSoftmax(0.5, logits), lambda z: z.sum((-2, -1)) + 5 * weight)
+    assert torch.equal(value, torch.full((3,), 10.0))
+    gradients = grad(surrogate.sum(), (logits, weight), allow_unused=True)
+    assert gradients == (None, 15.0)
 
 
 @pytest.mark.parametrize("S", [9, 20])

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from igr._checks import check_tensor, describe, is_number
+from igr._checks import broadcast, check_tensor, describe, is_number
 from igr.estimators._control import control_variate_estimate
 from igr.estimators._core import Estimate, Function, Latent
 
@@ -43,7 +43,7 @@ def rebar(
             discrete distribution.
         f: maps samples ``(S, *, N, K)``, or ``(S, *, N)`` of zeros and ones, to ``(S, *)``, and takes relaxed ones.
         num_samples: S, over which the estimate is averaged.
-        scale: η, a number, a 0-d tensor or one value per example, ``(*)``.
+        scale: η, a number or one value per example, broadcastable to ``(*)``.
         temperature: :math:`\tau` of the relaxation of a discrete q, by default 1.
         coupled: whether :math:`\tilde z` has the value of z, or is drawn anew.
         generator: source of the noise.
@@ -71,9 +71,7 @@ def rebar(
 
 def _check_scale(scale: object, shape: torch.Size) -> None:
     if isinstance(scale, Tensor):
-        if check_tensor("scale", scale).shape not in ((), shape):
-            raise ValueError(
-                f"scale must be a number, a 0-d tensor or have shape {tuple(shape)}, got {describe(scale)}"
-            )
+        if broadcast(scale=check_tensor("scale", scale), examples=shape) != shape:
+            raise ValueError(f"scale must be a number or broadcast to {tuple(shape)}, got {describe(scale)}")
     elif not is_number(scale):
         raise TypeError(f"scale must be a number or a floating-point tensor, got {describe(scale)}")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from igr.estimators._core import Estimate, Function, Latent, carry, check_num_samples, score_surrogate
+from igr.estimators._core import Estimate, Function, Latent, carry, check_num_samples, estimate, score_surrogate
 from igr.estimators._without_replacement import Sampled, diagonal, log_set_probs, sample_without_replacement
 
 __all__ = ["uspg"]
@@ -64,6 +64,9 @@ def uspg(q: Distribution, f: Function, *, num_samples: int = 2, generator: torch
     """
     check_num_samples(num_samples, 2, " for a baseline")
     latent = Latent(q, f)
+    if latent.num_variables == 0:  # a single state, of which f is all there is
+        values = latent.call(latent.draw(1, generator))
+        return estimate(values, values)
     sampled = sample_without_replacement(latent.log_probs.detach(), num_samples, generator)
     return _from_set(latent, sampled)
 
