@@ -233,13 +233,12 @@ class InvertibleReparameterization(Relaxation):
         if normal is None:
             return None
         with self._full_precision():
-            match self.maps:
-                case [onto] if type(onto) is SoftmaxPlusPlus:
-                    return recovered_log_probs(normal.loc, normal.scale)
-                case [sticks, onto] if type(sticks) is StickBreaking and type(onto) is SoftmaxPlusPlus:
-                    return recovered_log_probs_stick_breaking(normal.loc, normal.scale, sticks.leftover)
-                case [onto] if type(onto) is VertexInterpolation:
-                    return recovered_log_probs_stick_breaking(normal.loc, normal.scale)
+            if gaussian_of(self) is not None:
+                return recovered_log_probs(normal.loc, normal.scale)
+            if len(self.maps) == 2 and (end := _stick_end(self)) is not None:
+                return recovered_log_probs_stick_breaking(normal.loc, normal.scale, end.leftover)
+            if len(self.maps) == 1 and type(self.maps[0]) is VertexInterpolation:
+                return recovered_log_probs_stick_breaking(normal.loc, normal.scale)
         return None
 
     def _conditional_path(self, scores: Tensor) -> Tensor | None:
@@ -378,9 +377,11 @@ def gaussian_of(q: Relaxation) -> Normal | None:
 
 def _stick_end(q: InvertibleReparameterization) -> StickEnd | None:
     """How q ends, if with stick-breaking and a softmax++; subclasses may map differently, so exact types."""
-    match q.maps[-2:]:
-        case [sticks, onto] if type(sticks) is StickBreaking and type(onto) is SoftmaxPlusPlus:
-            return StickEnd(sticks.leftover, onto.tau, onto.delta)
+    if len(q.maps) < 2:
+        return None
+    sticks, onto = q.maps[-2:]
+    if type(sticks) is StickBreaking and type(onto) is SoftmaxPlusPlus:
+        return StickEnd(sticks.leftover, onto.tau, onto.delta)
     return None
 
 

@@ -407,7 +407,7 @@ def same_map(a: Transform, b: Transform) -> bool:
     """Whether they are equal, and stay so when they are trained."""
     if a is b or a != b:
         return a is b
-    return not any(trained_apart(value, getattr(b, name, value)) for name, value in a.__dict__.items())
+    return not any(trained_apart(value, getattr(b, name, value)) for name, value in vars(a).items())
 
 
 def call_and_ladj(transform: Transform, x: Tensor) -> tuple[Tensor, Tensor]:
