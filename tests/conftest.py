@@ -12,7 +12,9 @@ from igr.paper import threads
 if not torch.cuda.is_available():  # kernels run in Triton's interpreter then, if this is said before they are imported
     os.environ["TRITON_INTERPRET"] = "1"
 
-pytest.register_assert_rewrite("pathwise_cases", "report_cases", "score_cases")  # as in tests: failures show values
+pytest.register_assert_rewrite(  # as in tests: failures show values
+    "pathwise_cases", "report_cases", "run_cases", "score_cases"
+)
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from test_run import options
+from run_cases import options
 
 from igr._commands.run import train
 from igr.paper import records

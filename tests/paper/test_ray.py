@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_run import checkpoints, environment, lasting, options
+from run_cases import checkpoints, environment, lasting, options
 
 from igr.paper import ray_engine
 from igr.paper.data import DataError

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_run import checkpoints, lasting, run
+from run_cases import checkpoints, lasting, run
 
 from igr.paper import checkpoint, records
 from igr.paper.specs import SPECS, Completion, Mixture
