@@ -11,7 +11,8 @@ import torch
 from igr import kernels
 from igr.paper.models import members_axis
 from igr.paper.noise import BLOCK, BlockNoise
-from igr.paper.run import TRAINERS, Options, run_cell
+from igr.paper.plan import TRAINERS, Options
+from igr.paper.run import run_cell
 from igr.paper.specs import SPECS
 from igr.paper.trainer import Trainer
 

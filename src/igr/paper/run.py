@@ -6,15 +6,12 @@ last batch of images. Records are written once, when the whole cell is done.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import os
 import platform
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -24,46 +21,18 @@ import numpy as np
 import torch
 
 from igr import __version__
-from igr.paper import checkpoint, data, records
-from igr.paper.data import Dataset
-from igr.paper.ensemble import Ensemble
-from igr.paper.measure import Budget, Pictures, Stopped, assess
-from igr.paper.models import SCALE_FLOOR
-from igr.paper.nonparametric.ensemble import MixtureEnsemble
+from igr.paper import checkpoint, records
+from igr.paper.measure import Pictures, Stopped, assess
+from igr.paper.plan import TRAINERS, Options, Plan, described, plan
 from igr.paper.records import Record
 from igr.paper.select import SPLITS, Configuration, choose_all
-from igr.paper.sop.ensemble import CompletionEnsemble
-from igr.paper.specs import Completion, Member, Mixture, Trained, Vae
+from igr.paper.specs import Trained
 from igr.paper.store import Folder, Store
 from igr.paper.trainer import Trainer
 
 __all__ = ["Options", "Progress", "run_cell", "run_cells"]
 
 CURVE_POINTS = 30
-TRAINERS: dict[type[Trained], Any] = {Vae: Ensemble, Completion: CompletionEnsemble, Mixture: MixtureEnsemble}
-
-
-@dataclass(frozen=True)
-class Options:
-    """Where and how a cell is run."""
-
-    out: Path
-    """Folder of the records; see :class:`igr.paper.store.Folder`."""
-    checkpoints: Path
-    device: torch.device
-    dtype: torch.dtype = torch.float32
-    checkpoint_minutes: float = 5.0
-    data_dir: Path | None = None
-    fresh: bool = False
-    """Whether to do again what is in the records, or half done."""
-    commit: str | None = None
-    """The commit that the code is of, where the code cannot ask git itself."""
-    smoke_images: int | None = 300
-    """How many of the images that come with the package a cell that is cut short trains on; all if None."""
-    sharing: int = 1
-    """How many runs share the device, as far as the one who starts them knows."""
-    budget: Budget | None = None
-    """What to spend on metrics; by default what the cell asks for."""
 
 
 class Progress(NamedTuple):
@@ -116,7 +85,8 @@ def run_cell(
         CheckpointError: a checkpoint is there that cannot be used, or another process uses it.
         RecordError: a file of records is there that does not hold records.
     """
-    dataset, budget, identities, folder = _plan(cell, options)
+    planned = plan(cell, options)
+    identities, folder = planned.identities, planned.folder
     store = Folder(options.out, options.fresh) if store is None else store
     known = store.read(cell.id)
     found = [record for wanted in identities if (record := records.find(known, wanted))]
@@ -124,13 +94,13 @@ def run_cell(
         _clean(folder)
         return found
     with checkpoint.claim(folder):
-        work = _Work(cell, dataset, options, budget, folder, stop, report)
+        work = _Work(cell, planned, options, stop, report)
         try:
             work.train()
             work.measure()
         except Stopped:
             return None
-        new = work.records(identities)
+        new = work.records()
         store.add(cell.id, new, work.pictures())
         checkpoint.remove(folder)
     work.tell("done", 1.0)
@@ -139,8 +109,7 @@ def run_cell(
 
 def clean_cell(cell: Trained, options: Options) -> None:
     """Removes what is left of a process that died after its records were written."""
-    *_, folder = _plan(cell, options)
-    _clean(folder)
+    _clean(plan(cell, options).folder)
 
 
 def _clean(folder: Path) -> None:
@@ -149,39 +118,20 @@ def _clean(folder: Path) -> None:
             checkpoint.remove(folder)
 
 
-def _plan(cell: Trained, options: Options) -> tuple[Dataset, Budget, list[Record], Path]:
-    """Images, what to spend on metrics, what makes records those of the members, and the folder of checkpoints."""
-    budget = options.budget or TRAINERS[type(cell)].budget()
-    budget = budget.shortened() if cell.smoke and options.budget is None else budget
-    dataset = _images(cell, options)
-    settings = cell.settings() | {
-        "dtype": str(options.dtype).removeprefix("torch."),
-        "data": dataset.source,
-        "train_images": len(dataset.train),
-        "evaluation": budget.settings(cell.method),
-    }
-    if cell.dataset == "fmnist" and cell.protocol == "honest":
-        settings["scale_floor"] = SCALE_FLOOR
-    identities = [_identity(cell, member, settings, options.device) for member in cell.members()]
-    return dataset, budget, identities, options.checkpoints / cell.id / _name(cell, identities, options.fresh)
-
-
 class _Work:
     """A cell in progress."""
 
     def __init__(
         self,
         cell: Trained,
-        dataset: Dataset,
+        planned: Plan,
         options: Options,
-        budget: Budget,
-        folder: Path,
         stop: Callable[[], bool],
         report: Callable[[Progress], None],
     ) -> None:
-        self.cell, self.dataset, self.options, self.budget = cell, dataset, options, budget
-        self.folder, self.stop, self.report = folder, stop, report
-        self.ensemble: Trainer = TRAINERS[type(cell)](cell, dataset.train, options.device, options.dtype)
+        self.cell, self.options, self.stop, self.report = cell, options, stop, report
+        self.dataset, self.budget, self.identities, self.folder = planned
+        self.ensemble: Trainer = TRAINERS[type(cell)](cell, self.dataset.train, options.device, options.dtype)
         self.best: float | None = None
         self.told = 0  # points of the curves
         self.notes: dict[str, Any] = {
@@ -192,8 +142,8 @@ class _Work:
             "partial": {},  # pass -> what is done of it
             "chosen": None,  # criterion -> configuration
         }
-        if (state := checkpoint.load(folder)) is not None:
-            with checkpoint.reading(folder):
+        if (state := checkpoint.load(self.folder)) is not None:
+            with checkpoint.reading(self.folder):
                 self.ensemble.load(*state)
                 self.notes = state[1]["notes"]
         self.notes["sharing"] = max(options.sharing, self.notes.get("sharing", 1))
@@ -334,13 +284,13 @@ class _Work:
         failed = i in self.ensemble.failed or not metrics.get(first, {}).keys() >= set(self.cell.criteria)
         return {
             "protocol": self.cell.protocol,
-            **_member(member),
+            **described(member),
             "status": "failed" if failed else "finished",
             "failed_epoch": self.ensemble.failed.get(i, self.cell.epochs) if failed else None,
             "metrics": {} if failed else metrics,
         }
 
-    def records(self, identities: Sequence[Record]) -> list[Record]:
+    def records(self) -> list[Record]:
         """One record for each member."""
         source, seconds, trees = records.source(), self.notes["seconds"], self.notes["trees"]
         if self.options.commit is not None:
@@ -364,7 +314,7 @@ class _Work:
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         result = []
-        for i, (identity, curves) in enumerate(zip(identities, self._curves(), strict=True)):
+        for i, (identity, curves) in enumerate(zip(self.identities, self._curves(), strict=True)):
             selected = [name for name, chosen in self._is_chosen(i).items() if chosen]
             learned = self.ensemble.learned(i)
             result.append(identity | self._row(i) | {"selected": selected, "curves": curves} | learned | common)
@@ -381,40 +331,6 @@ class _Work:
         return found
 
 
-def _images(cell: Trained, options: Options) -> Dataset:
-    if not cell.smoke:
-        return data.load(cell.dataset, options.data_dir, cell.protocol)
-    sample = data.load_sample(cell.dataset, cell.protocol)
-    return replace(sample, train=sample.train[: options.smoke_images])
-
-
-def _name(cell: Trained, identities: Sequence[Record], fresh: bool) -> str:
-    """What the folder of a checkpoint is called: other members, settings or devices have another one, and so has what
-    is done again."""
-    content = hashlib.sha256(json.dumps(identities, sort_keys=True).encode()).hexdigest()
-    return f"{cell.protocol}{'-smoke' if cell.smoke else ''}{'-fresh' if fresh else ''}-{content[:12]}"
-
-
 def _plain(values: torch.Tensor) -> list[float | None]:
     """As JSON has it: what is not finite is nothing."""
     return [round(value, 4) if math.isfinite(value) else None for value in values.tolist()]
-
-
-def _identity(cell: Trained, member: Member, settings: dict[str, Any], device: torch.device) -> Record:
-    """What makes a record the one of this member; see ``records.IDENTITY``."""
-    return {
-        "spec": cell.id,
-        "protocol": cell.protocol,
-        **_member(member),
-        "smoke": cell.smoke,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-        "settings": settings,
-    }
-
-
-def _member(member: Member) -> Record:
-    """What a record calls it; the number of components is that of mixtures alone."""
-    found = member._asdict()
-    if member.tau is not None:
-        del found["num_components"]
-    return found
