@@ -237,6 +237,23 @@ def test_interruption_keeps_finished_fits(tmp_path):
     assert [json.loads(line)["spec"] for line in kept.splitlines()] == ["approximate/uniform/igr-i"]
 
 
+def test_fits_that_are_made_again_go_on_where_they_were_interrupted(tmp_path):
+    args = ("approximate", "uniform", "--smoke", "--out", str(tmp_path), "--fresh")
+
+    def lines() -> int:
+        return len((tmp_path / "records.jsonl").read_text().splitlines())
+
+    assert invoke(*args).exit_code == 0
+    assert lines() == 3
+    assert python(INTERRUPTED_FIT, *args).returncode == 130
+    assert lines() == 3 + 1
+    again = invoke(*args)
+    assert again.stderr.startswith("igr: going on with what --fresh has begun; to begin again, remove ")
+    assert lines() == 3 + 3
+    assert invoke(*args).stderr == ""
+    assert lines() == 3 + 3 + 3
+
+
 @pytest.mark.parametrize(
     ("args", "content", "line"),
     [

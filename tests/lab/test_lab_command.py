@@ -117,6 +117,14 @@ def test_an_interruption_keeps_what_is_measured(tmp_path):
     assert len(after.splitlines()) == 3
 
 
+def test_what_is_measured_again_goes_on_where_it_was_interrupted(tmp_path):
+    args = (*FEW, "--estimator", "reinmax", "--out", str(tmp_path), "--fresh")
+    for start, lines in ((None, 3), (INTERRUPTED, 3 + 2), (None, 3 + 3), (None, 3 + 3 + 3)):
+        result = invoke(*args) if start is None else python(start, *args)
+        assert result.exit_code == 0 if start is None else result.returncode == 130
+        assert len((tmp_path / "records.jsonl").read_text().splitlines()) == lines
+
+
 @pytest.mark.parametrize(
     ("args", "advice"),
     [

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from igr.paper import records
-from igr.paper.records import DuplicateError, RecordError, append, find, read
+from igr.paper.records import DuplicateError, RecordError, append, count, find, read
 
 
 def record(seed=0, **changes):
@@ -146,6 +146,19 @@ def test_a_torn_line_alone(path):
     assert read(path) == []
     append(path, [record(1)])
     assert read(path) == [record(1)]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"", b'\n{"spec": "ta'], ids=["whole", "without newline", "torn"])
+def test_what_is_added_after_a_count_stands_behind_it(path, end):
+    assert count(path) == 0
+    append(path, [record(1), record(2)])
+    path.write_bytes(path.read_bytes().rstrip(b"\n") + end)
+    lines = count(path)
+    assert lines == 2
+    assert read(path, lines) == []
+    append(path, [record(2), record(3)], replace=True)
+    assert read(path, lines) == [record(2), record(3)]
+    assert count(path) == 4
 
 
 def test_a_whole_record_without_newline_counts(path):

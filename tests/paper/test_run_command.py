@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from run_cases import COMMAND, checkpoints, command, environment, finished, lasting, run
 from typer.testing import CliRunner
 
+from igr._commands import run as run_command
 from igr._commands.run import _display
 from igr.cli import build_app
 from igr.paper import records
@@ -118,6 +120,48 @@ def test_approximations_stop_when_asked_to(tmp_path, asked):
     assert "the same command goes on from here" in stderr
     found = {record["spec"] for record in records.read(tmp_path / "approximate" / "records.jsonl")}
     assert found <= {"approximate/uniform/igr-i"}
+
+
+@pytest.mark.parametrize("stopped", [1, 2], ids=["cell", "fit"])
+def test_starting_over_goes_on_where_it_was_stopped(tmp_path, monkeypatch, stopped):
+    """What --fresh did before it was stopped is not done once more, and once all is done it starts over again."""
+    ids = ("sop/mnist/gs+linear", "nonparametric/mnist/dldpmm", "approximate/uniform/gs")
+    files = [tmp_path / "out" / name / "records.jsonl" for name in (*ids[:2], "approximate")]
+    folders = ["--out", str(tmp_path / "out"), "--checkpoints", str(tmp_path / "checkpoints")]
+
+    def lines() -> list[int]:
+        return [records.count(file) for file in files]
+
+    def invoke(stop=lambda: False):
+        monkeypatch.setattr(run_command, "stopping", lambda max_minutes: nullcontext(stop))
+        result = CliRunner().invoke(build_app(), ["run", *ids, "--smoke", *folders, "--fresh"])
+        assert result.exit_code == 0, result.output
+        return result.stderr
+
+    invoke()
+    assert lines() == [4, 4, 1]
+    said = invoke(lambda: lines()[stopped - 1] > [4, 4, 1][stopped - 1])
+    assert "the same command goes on from here" in said
+    done = [8, 4, 1] if stopped == 1 else [8, 8, 1]
+    assert lines() == done
+    said = invoke()
+    assert "going on with what --fresh has begun" in said
+    assert f"recorded already, so not done again: {', '.join(ids[:stopped])}\n" in said
+    assert lines() == [8, 8, 2]
+    assert not list((tmp_path / "checkpoints").glob("*.json"))
+    assert "recorded already" not in invoke()
+    assert lines() == [12, 12, 3]
+
+
+def test_a_note_of_what_is_done_again_that_cannot_be_read_is_refused(tmp_path):
+    arguments = ["run", "approximate/uniform/gs", "--smoke", "--out", str(tmp_path), "--checkpoints", str(tmp_path)]
+    arguments += ["--fresh", "--max-minutes", "0"]
+    assert CliRunner().invoke(build_app(), arguments).exit_code == 0
+    (note,) = tmp_path.glob("fresh-*.json")
+    note.write_text("[")
+    result = CliRunner().invoke(build_app(), arguments)
+    assert result.exit_code == 1
+    assert f"igr: {note} is no note of what --fresh has begun; remove it to begin again" in result.stderr
 
 
 def test_the_fault_of_one_option_is_not_that_of_another(tmp_path, monkeypatch):

@@ -49,7 +49,7 @@ def test_records_of_which_some_are_lost_are_made_again_as_a_whole(tmp_path):
     assert lasting(again) == lasting(first)
     assert records.read(path) == again
     with pytest.raises(records.DuplicateError, match="another run wrote it"):
-        Folder(tmp_path / "out", replace=False).add(cell.id, again, {})
+        Folder(tmp_path / "out", fresh=False).add(cell.id, again, {})
 
 
 def test_records_say_that_a_device_was_shared_at_some_time(tmp_path):

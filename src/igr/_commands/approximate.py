@@ -4,10 +4,10 @@ import math
 import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+from igr._commands.common import again, needs, progress, show, until_interrupted, writing
 from igr._commands.common import device as device_of
-from igr._commands.common import needs, progress, show, until_interrupted, writing
 
 if TYPE_CHECKING:
     import torch
@@ -62,7 +62,10 @@ def add(app: "typer.Typer") -> None:
             settings, where = Settings(steps, samples, tau, learning_rate, seed), device_of(device)
             settings, total = settings.shortened() if smoke else settings, ticks(name, exact)
             report("starting", total)
-            tables = fit(name, settings, where, out, lambda words, n: report(words, total, n), exact=exact, fresh=fresh)
+            what = (sorted(name), settings, where, exact)
+            with writing(out, make=False), again(fresh, out, {"fits": out / "records.jsonl"}, *what) as since:
+                how: dict[str, Any] = {"exact": exact, "fresh": fresh, "since": since.get("fits")}
+                tables = fit(name, settings, where, out, lambda words, n: report(words, total, n), **how)
         for each, rows in zip(name, tables, strict=True):
             show(rows)
             typer.echo(f"The picture is in {out / each}.png\n")
@@ -78,6 +81,7 @@ def fit(
     *,
     exact: bool,
     fresh: bool = False,
+    since: int | None = None,
     only: Collection[str] | None = None,
 ) -> "list[Table]":
     """Fits what the records in the folder do not hold yet, draws a picture for each name, and returns its table."""
@@ -93,7 +97,8 @@ def fit(
     for name in names:
         try:
             with writing(out):
-                records = list(approximate(name, settings, device, path, report, exact=exact, fresh=fresh, only=only))
+                how: dict[str, Any] = {"exact": exact, "fresh": fresh, "since": since, "only": only}
+                records = list(approximate(name, settings, device, path, report, **how))
                 save(draw(records), out / f"{name}.png")
         except (FitError, RecordError) as error:
             print(f"igr: {error}", file=sys.stderr)

@@ -2,18 +2,18 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     import torch
     from rich.console import RenderableType
     from rich.table import Table
 
-__all__ = ["INTERRUPTED", "device", "needs", "progress", "show", "until_interrupted", "writing"]
+__all__ = ["INTERRUPTED", "again", "device", "needs", "progress", "show", "until_interrupted", "writing"]
 
 INTERRUPTED = 130  # what shells report for a process that Ctrl-C ended
 PIPED, WIDEST, WORD = 120, 10_000, 12  # columns of text that no terminal shows, more than a table has, and of a word
@@ -36,6 +36,30 @@ def writing(out: Path, option: str = "--out", *, make: bool = True) -> Iterator[
         raise typer.BadParameter(
             f"cannot write {error.filename or out}: {error.strerror or error}", param_hint=option
         ) from error
+
+
+@contextmanager
+def again(fresh: bool, folder: Path, files: Mapping[str, Path], *what: Any) -> Iterator[Mapping[str, int]]:
+    """What --fresh is to pass over in files of records, as it was when an earlier call has begun it; else nothing.
+
+    The folder holds the note of that until all is done, which is what it means to leave this without an exit.
+    """
+    if not fresh:
+        yield {}
+        return
+    from igr.paper.again import begin, note
+    from igr.paper.records import RecordError
+
+    file = note(folder, *what)
+    if file.exists():
+        print(f"igr: going on with what --fresh has begun; to begin again, remove {file}", file=sys.stderr)
+    try:
+        since = begin(file, files)
+    except RecordError as error:
+        print(f"igr: {error}", file=sys.stderr)
+        sys.exit(1)
+    yield since
+    file.unlink(missing_ok=True)
 
 
 def show(*parts: "RenderableType") -> None:

@@ -1,15 +1,16 @@
 """``igr lab``: bias, variance and cost of gradient estimators."""
 
+import functools
 import math
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from igr._commands.common import again, needs, progress, show, until_interrupted, writing
 from igr._commands.common import device as device_of
-from igr._commands.common import needs, progress, show, until_interrupted, writing
-from igr._commands.run import Stop, not_into_results, say_stopped, stopping
+from igr._commands.run import not_into_results, say_stopped, stopping
 
 if TYPE_CHECKING:
     import torch
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
     from igr.lab.run import Row, Settings
     from igr.paper.records import Record
+
+
+FILE = "records.jsonl"
 
 
 def add(app: "typer.Typer") -> None:
@@ -116,11 +120,14 @@ def add(app: "typer.Typer") -> None:
             settings = settings.shortened() if smoke else settings
             named = problem or list(PROBLEMS), parameterization, estimator or [], temperature
             work = _rows(*named, where, settings)
-            with writing(out), stopping(max_minutes) as stop:
-                found = _measure(work, settings, where, out, lambda words: report(words, len(work)), stop, fresh)
+            what = (named, settings, where)
+            with writing(out), stopping(max_minutes) as stop, again(fresh, out, {"rows": out / FILE}, *what) as since:
+                told = functools.partial(report, steps=len(work))
+                how: dict[str, Any] = {"stop": stop, "fresh": fresh, "since": since.get("rows")}
+                found = _measure(work, settings, where, out, told, **how)
                 _show(found, out, parquet)
-        if len(found) < len(work):
-            say_stopped(stop)
+                if len(found) < len(work):
+                    say_stopped(stop)
 
 
 def _check_draws(draws: int | None, repetitions: int) -> None:
@@ -180,8 +187,7 @@ def _measure(
     device: "torch.device",
     out: Path,
     report: Callable[[str], None],
-    stop: Stop,
-    fresh: bool,
+    **how: Any,
 ) -> "list[Record]":
     """Everything, or what there is when it is stopped; what goes wrong is one line."""
     from igr.lab.measure import MeasureError
@@ -190,7 +196,7 @@ def _measure(
     from igr.paper.records import RecordError
 
     try:
-        return list(laboratory(work, settings, device, out / "records.jsonl", report, fresh=fresh, stop=stop))
+        return list(laboratory(work, settings, device, out / FILE, report, **how))
     except (MeasureError, ProblemError, RecordError) as error:
         print(f"igr: {error}", file=sys.stderr)
         sys.exit(1)
@@ -210,7 +216,7 @@ def _show(found: "Sequence[Record]", out: Path, parquet: Path | None) -> None:
     for _, its in groups(found):
         show(table(its), "")
     show(legend(found))
-    typer.echo(f"\nThe picture is in {out / 'lab.png'}\nThe records are in {out / 'records.jsonl'}")
+    typer.echo(f"\nThe picture is in {out / 'lab.png'}\nThe records are in {out / FILE}")
     if parquet is not None:
         with writing(parquet.parent, "--parquet"):
             write_parquet(found, parquet)

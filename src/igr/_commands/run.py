@@ -5,12 +5,13 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 
-from igr._commands.common import INTERRUPTED, needs, until_interrupted, writing
+from igr._commands.common import INTERRUPTED, again, needs, until_interrupted, writing
 from igr._commands.common import device as device_of
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 Stop = Callable[[], bool]
 Engine = Callable[[Any, "Options", Stop, Callable[[int, "Progress"], None]], bool]
 RESULTS = Path("results/ours")
+FITS = "approximate"  # the folder of their records
 LINE_SECONDS = 60.0  # between lines of progress, where there is no terminal
 
 
@@ -132,10 +134,12 @@ def add(app: "typer.Typer") -> None:
             if log_json is not None:
                 with writing(log_json.parent, "--log-json"):
                     log = stack.enter_context(log_json.open("a", encoding="utf-8"))
+            since = stack.enter_context(_again(cells, fits, options, protocol, smoke, seed))
+            options = replace(options, since=since)
             finished = train(cells, options, stop, log, run_all, events)
             finished = finished and _approximate(fits, options, stop, seed, smoke)
-        if not finished:
-            say_stopped(stop)
+            if not finished:
+                say_stopped(stop)
         typer.echo(f"The records are in {out}; make a report of them with: igr report --records {out}")
 
 
@@ -192,6 +196,16 @@ def _not_there(specs: "Sequence[Spec]", folders: Sequence[Path], protocol: str, 
         else:
             left.append(spec)
     return left
+
+
+def _again(
+    cells: "Sequence[Trained]", fits: "Sequence[Approximation]", options: "Options", *how: Any
+) -> AbstractContextManager[Mapping[str, int]]:
+    """How many lines of records --fresh is to pass over, by specs, and for all fits."""
+    ids = sorted([*(cell.id for cell in cells), *(fit.id for fit in fits)])
+    files = {name: options.out / name / "records.jsonl" for name in [*(cell.id for cell in cells), FITS]}
+    what = (ids, options.out.absolute(), options.device, options.dtype, *how)
+    return again(options.fresh, options.checkpoints, files, *what)
 
 
 def _describe(cells: "Sequence[Trained]", fits: "Sequence[Approximation]") -> None:
@@ -296,7 +310,7 @@ def _approximate(fits: "Sequence[Approximation]", options: "Options", stop: Stop
     for target in dict.fromkeys(spec.target for spec in fits):
         only = [spec.id for spec in fits if spec.target == target]
         with progress() as bar:
-            total, folder = TICKS * len(only), options.out / "approximate"
+            total, folder = TICKS * len(only), options.out / FITS
 
             def report(words: str, n: int, bar: Callable[..., None] = bar, total: int = total) -> None:
                 if stop():
@@ -304,7 +318,8 @@ def _approximate(fits: "Sequence[Approximation]", options: "Options", stop: Stop
                 bar(words, total, n)
 
             try:
-                fit([target], settings, options.device, folder, report, exact=False, fresh=options.fresh, only=only)
+                how: dict[str, Any] = {"fresh": options.fresh, "since": options.since.get(FITS), "only": only}
+                fit([target], settings, options.device, folder, report, exact=False, **how)
             except _StoppedFit:
                 return False
     return True

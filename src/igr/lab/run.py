@@ -117,6 +117,7 @@ def laboratory(
     report: Callable[[str], None] = lambda words: None,
     *,
     fresh: bool = False,
+    since: int | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Record]:
     """Measures rows, or finds them in the records at ``path``, where new ones are added one by one.
@@ -128,6 +129,7 @@ def laboratory(
         path: the file of the records; without one, nothing is looked up or kept.
         report: called with a few words before each row.
         fresh: whether to measure anew what is in the records.
+        since: how many lines these had when that was begun; later ones count. See :mod:`igr.paper.again`.
         stop: asked before each measurement whether to end here.
 
     Raises:
@@ -141,7 +143,8 @@ def laboratory(
         if setup is None or setup.problem is not row.problem or setup.parameters.method != row.method:
             setup = _Setup(row.problem, row.method, settings, device)
         wanted = setup.identity(row)
-        record = None if fresh or path is None else records.find(records.read(path), wanted)
+        known = [] if path is None or (fresh and since is None) else records.read(path, since or 0)
+        record = records.find(known, wanted)
         if record is None:
             if stop():
                 return

@@ -128,6 +128,7 @@ def approximate(
     *,
     exact: bool = False,
     fresh: bool = False,
+    since: int | None = None,
     only: Collection[str] | None = None,
 ) -> Iterator[Record]:
     """Fits every model of a target, or finds it in the records at ``path``, where new ones are added as they finish.
@@ -140,6 +141,7 @@ def approximate(
         report: called with a few words and the number of steps that they are about, of :func:`ticks` in all.
         exact: whether to add the exact fits.
         fresh: whether to fit anew what is in the records.
+        since: how many lines these had when that was begun; later ones count. See :mod:`igr.paper.again`.
         only: the specs to fit, by default all of the target.
 
     Raises:
@@ -152,7 +154,7 @@ def approximate(
         wanted = _identity(target, model, settings, device)
         if only is not None and wanted["spec"] not in only:
             continue
-        record = None if fresh else records.find(records.read(path), wanted)
+        record = None if fresh and since is None else records.find(records.read(path, since or 0), wanted)
         if record is None:
             with one_thread():
                 fit = _descend if model.protocol == "paper" else _solve

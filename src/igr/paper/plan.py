@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,6 +39,8 @@ class Options:
     data_dir: Path | None = None
     fresh: bool = False
     """Whether to do again what is in the records, or half done."""
+    since: Mapping[str, int] = field(default_factory=dict)
+    """How many lines the records of a spec had when that was begun; later ones count. See :mod:`igr.paper.again`."""
     commit: str | None = None
     """The commit that the code is of, where the code cannot ask git itself."""
     smoke_images: int | None = 300

@@ -199,7 +199,7 @@ class _Driver:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         self.cells, self.report = cells, report
-        self.store = Folder(options.out, options.fresh)
+        self.store = Folder(options.out, options.fresh, options.since)
         self.done: list[bool] = []
         self.failure: Exception | None = None
         self._heard: dict[int, float] = {}  # when there was mail from a task

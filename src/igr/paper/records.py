@@ -22,7 +22,7 @@ try:
 except ModuleNotFoundError:  # not a Unix
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["DuplicateError", "Record", "RecordError", "Source", "append", "find", "read", "source", "tree"]
+__all__ = ["DuplicateError", "Record", "RecordError", "Source", "append", "count", "find", "read", "source", "tree"]
 
 Record = dict[str, Any]
 
@@ -86,17 +86,22 @@ def tree(folder: Path = PACKAGE) -> str:
     return name(folder).hex()
 
 
-def read(path: Path) -> list[Record]:
+def read(path: Path, since: int = 0) -> list[Record]:
     """The records in a file, none if there is no file; of several of the same work, the last.
+
+    Arguments:
+        path: the file.
+        since: how many lines to pass over, as :func:`count` has counted them.
 
     Raises:
         RecordError: a line is not a record, and not the beginning of one at the very end either.
     """
-    if not path.exists():
-        return []
-    with path.open("rb") as file, _locked(file, exclusive=False):
-        content = file.read()
-    return list(_parse(content, path)[0].values())
+    return list(_parse(_content(path), path, since)[0].values())
+
+
+def count(path: Path) -> int:
+    """How many lines a file has, those included in whose place there is a later one; whatever is added is behind."""
+    return len(_lines(_content(path))[0])
 
 
 def find(records: Sequence[Record], wanted: Mapping[str, Any]) -> Record | None:
@@ -155,6 +160,13 @@ def _locked(file: IO[bytes], exclusive: bool) -> Iterator[None]:
     yield
 
 
+def _content(path: Path) -> bytes:
+    if not path.exists():
+        return b""
+    with path.open("rb") as file, _locked(file, exclusive=False):
+        return file.read()
+
+
 def _line(record: Record) -> bytes:
     if missing := [name for name in IDENTITY if name not in record]:
         raise RecordError(f"a record lacks {', '.join(missing)}")
@@ -164,19 +176,26 @@ def _line(record: Record) -> bytes:
         raise RecordError(f"the record of {_name(record)} cannot be written as JSON: {error}") from error
 
 
-def _parse(content: bytes, path: Path) -> tuple[dict[Hashable, Record], int]:
-    """The records by their identity, and how many bytes at the end are a line that was never finished."""
+def _lines(content: bytes) -> tuple[list[bytes], int]:
+    """The lines, and how many bytes at the end are one that was never finished."""
     *lines, tail = content.split(b"\n")
     torn = tail.startswith(b"{") and _loads(tail) is None
     if tail and not torn:
         lines.append(tail)
+    return lines, len(tail) if torn else 0
+
+
+def _parse(content: bytes, path: Path, since: int = 0) -> tuple[dict[Hashable, Record], int]:
+    """The records by their identity, and how many bytes at the end are a line that was never finished."""
+    lines, torn = _lines(content)
     found = {}
     for number, line in enumerate(lines, 1):
         record = _loads(line)
         if not isinstance(record, dict) or not record.keys() >= set(IDENTITY):
             raise RecordError(f"line {number} of {path} is not a record; mend it, or remove the file")
-        found[_key(record)] = record
-    return found, len(tail) if torn else 0
+        if number > since:
+            found[_key(record)] = record
+    return found, torn
 
 
 def _loads(line: bytes) -> Any:

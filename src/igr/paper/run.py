@@ -87,10 +87,10 @@ def run_cell(
     """
     planned = plan(cell, options)
     identities, folder = planned.identities, planned.folder
-    store = Folder(options.out, options.fresh) if store is None else store
+    store = Folder(options.out, options.fresh, options.since) if store is None else store
     known = store.read(cell.id)
     found = [record for wanted in identities if (record := records.find(known, wanted))]
-    if len(found) == len(identities) and not options.fresh:
+    if len(found) == len(identities):
         _clean(folder)
         return found
     with checkpoint.claim(folder):

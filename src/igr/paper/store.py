@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -31,15 +31,18 @@ class Folder:
 
     Arguments:
         path: of the folder.
-        replace: whether new records take the place of those that are there.
+        fresh: whether new records take the place of those that are there, which do not count.
+        since: for specs of which some count after all, how many lines to pass over.
     """
 
-    def __init__(self, path: Path, replace: bool) -> None:
-        self._path, self._replace = path, replace
+    def __init__(self, path: Path, fresh: bool, since: Mapping[str, int] | None = None) -> None:
+        self._path, self._fresh, self._since = path, fresh, since or {}
 
     def read(self, id: str) -> list[Record]:
-        """The records of a spec that are there."""
-        return records.read(self._path / id / "records.jsonl")
+        """The records of a spec that are there, and count."""
+        if self._fresh and id not in self._since:
+            return []
+        return records.read(self._path / id / "records.jsonl", self._since.get(id, 0))
 
     def add(self, id: str, new: Sequence[Record], pictures: Pictures) -> None:
         """Writes pictures, then records.
@@ -58,4 +61,4 @@ class Folder:
                 matplotlib.image.imsave(temporary, picture, cmap="gray", vmin=0, vmax=1, format="png")
         known = self.read(id)
         there = sum(records.find(known, each) is not None for each in new)
-        records.append(folder / "records.jsonl", new, replace=self._replace or 0 < there < len(new))
+        records.append(folder / "records.jsonl", new, replace=self._fresh or 0 < there < len(new))
