@@ -211,6 +211,26 @@ def test_interruption_leaves_no_partial_file(before, tmp_path):
     assert {file: file.read_bytes() for file in tmp_path.iterdir()} == ({picture: before} if before else {})
 
 
+# Ctrl-C arrives while a module is looked for.
+INTERRUPTED_IMPORT = """
+    import os, signal, sys
+
+    class Finder:
+        def find_spec(name, path=None, target=None):
+            if name == {name!r}:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    sys.meta_path.insert(0, Finder)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+"""
+
+
+@pytest.mark.parametrize("name", ["igr._commands", "igr._commands.run", "typer", "igr.paper.targets"])
+def test_interruption_of_an_import_is_one_line(name):
+    result = python(INTERRUPTED_IMPORT.format(name=name), "demo", "--help")
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "igr: interrupted\n")
+
+
 # The second fit is interrupted.
 INTERRUPTED_FIT = """
     import os, signal

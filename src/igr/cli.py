@@ -3,13 +3,10 @@
 Nothing heavy is imported before a command needs it: ``igr --help`` loads neither torch nor matplotlib.
 """
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 from igr import __version__
-from igr._commands import approximate, bench, data, demo, explore, lab, run
-from igr._commands import list as list_
-from igr._commands import report as report_
-from igr._commands.common import needs
 
 if TYPE_CHECKING:
     import typer
@@ -18,18 +15,32 @@ __all__ = ["build_app", "main"]
 
 
 def main() -> None:
-    """Runs the command line; the entry point of ``igr`` and of ``python -m igr``."""
+    """Runs the command line; the entry point of ``igr`` and of ``python -m igr``.
+
+    Note:
+        This file imports next to nothing before, so that Ctrl-C is one line in the first moments too.
+    """
     try:
-        app = build_app()
-    except ModuleNotFoundError as error:
-        needs("the igr command", error)
-    app(prog_name="igr")
+        from igr._commands.common import needs
+
+        try:
+            app = build_app()
+        except ModuleNotFoundError as error:
+            needs("the igr command", error)
+        app(prog_name="igr")
+    except KeyboardInterrupt:
+        print("igr: interrupted", file=sys.stderr)
+        sys.exit(130)  # as until_interrupted has it, which may not be there yet
 
 
 def build_app() -> "typer.Typer":
     """The command line as a typer application."""
     import rich  # noqa: F401 (asked for here, so that a missing one is reported as a missing typer is)
     import typer
+
+    from igr._commands import approximate, bench, data, demo, explore, lab, run
+    from igr._commands import list as list_
+    from igr._commands import report as report_
 
     app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
