@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from igr._commands import run as run_command
 from igr._commands.run import _display
 from igr.cli import build_app
-from igr.paper import records
+from igr.paper import again, records
 from igr.paper.run import Progress
 from igr.paper.specs import SPECS
 from igr.paper.store import Folder
@@ -153,13 +153,12 @@ def test_starting_over_goes_on_where_it_was_stopped(tmp_path, monkeypatch, stopp
     assert lines() == [12, 12, 3]
 
 
-def test_a_note_of_what_is_done_again_that_cannot_be_read_is_refused(tmp_path):
-    arguments = ["run", "approximate/uniform/gs", "--smoke", "--out", str(tmp_path), "--checkpoints", str(tmp_path)]
-    arguments += ["--fresh", "--max-minutes", "0"]
-    assert CliRunner().invoke(build_app(), arguments).exit_code == 0
-    (note,) = tmp_path.glob("fresh-*.json")
+def test_a_note_of_what_is_done_again_that_cannot_be_read_is_refused(tmp_path, monkeypatch):
+    note = tmp_path / "fresh.json"
     note.write_text("[")
-    result = CliRunner().invoke(build_app(), arguments)
+    monkeypatch.setattr(again, "note", lambda *what: note)
+    folders = ["--out", str(tmp_path / "out"), "--checkpoints", str(tmp_path)]
+    result = CliRunner().invoke(build_app(), ["run", "approximate/uniform/gs", "--smoke", *folders, "--fresh"])
     assert result.exit_code == 1
     assert f"igr: {note} is no note of what --fresh has begun; remove it to begin again" in result.stderr
 
@@ -206,6 +205,23 @@ def test_progress_of_cells_that_run_at_once_is_a_line_for_each_phase(capsys, mon
             now[0] += 3.0
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(",")[0] for line in lines] == 3 * ["igr: 1/2 spec-1", "igr: 2/2 spec-2"]  # after 0, 63, 126 s
+
+
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        (("--data-dir", "nowhere"), 1),
+        (("--data-dir", "nowhere", "--fresh"), 1),
+        (("--smoke", "--checkpoints", "file/parts"), 2),
+        (("--smoke", "--log-json", "file/log.jsonl"), 2),
+    ],
+    ids=["data", "data of what is done again", "checkpoints", "log"],
+)
+def test_what_fails_at_once_leaves_no_folders(tmp_path, monkeypatch, more, status):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    assert CliRunner().invoke(build_app(), ["run", COMMAND[1], *more]).exit_code == status
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
 def test_derived_specs_are_there_with_these_seeds_only(tmp_path, monkeypatch, capsys):

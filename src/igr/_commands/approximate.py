@@ -63,7 +63,7 @@ def add(app: "typer.Typer") -> None:
             settings, total = settings.shortened() if smoke else settings, ticks(name, exact)
             report("starting", total)
             what = (sorted(name), settings, where, exact)
-            with writing(out, make=False), again(fresh, out, {"fits": out / "records.jsonl"}, *what) as since:
+            with writing(out, make=fresh), again(fresh, out, {"fits": out / "records.jsonl"}, *what) as since:
                 how: dict[str, Any] = {"exact": exact, "fresh": fresh, "since": since.get("fits")}
                 tables = fit(name, settings, where, out, lambda words, n: report(words, total, n), **how)
         for each, rows in zip(name, tables, strict=True):

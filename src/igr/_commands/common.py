@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -21,11 +21,16 @@ PIPED, WIDEST, WORD = 120, 10_000, 12  # columns of text that no terminal shows,
 
 @contextmanager
 def writing(out: Path, option: str = "--out", *, make: bool = True) -> Iterator[None]:
-    """The folder is made, and what cannot be written there, or somewhere that is not said, is the option's fault."""
+    """The folder is made, and what cannot be written there, or somewhere that is not said, is the option's fault.
+
+    Folders that were made for nothing are removed.
+    """
     import typer
 
+    made: list[Path] = []
     try:
         if make:
+            made = [folder for folder in (out, *out.parents) if not folder.exists()]
             out.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
@@ -36,19 +41,24 @@ def writing(out: Path, option: str = "--out", *, make: bool = True) -> Iterator[
         raise typer.BadParameter(
             f"cannot write {error.filename or out}: {error.strerror or error}", param_hint=option
         ) from error
+    finally:
+        for folder in made:
+            with suppress(OSError):  # it is not empty
+                folder.rmdir()
 
 
 @contextmanager
 def again(fresh: bool, folder: Path, files: Mapping[str, Path], *what: Any) -> Iterator[Mapping[str, int]]:
     """What --fresh is to pass over in files of records, as it was when an earlier call has begun it; else nothing.
 
-    The folder holds the note of that until all is done, which is what it means to leave this without an exit.
+    The folder, which must be there, holds the note of that until all is done, which is what it means to leave this
+    without an exit; or nothing at all was done.
     """
     if not fresh:
         yield {}
         return
     from igr.paper.again import begin, note
-    from igr.paper.records import RecordError
+    from igr.paper.records import RecordError, count
 
     file = note(folder, *what)
     if file.exists():
@@ -58,8 +68,13 @@ def again(fresh: bool, folder: Path, files: Mapping[str, Path], *what: Any) -> I
     except RecordError as error:
         print(f"igr: {error}", file=sys.stderr)
         sys.exit(1)
-    yield since
-    file.unlink(missing_ok=True)
+    done = False
+    try:
+        yield since
+        done = True
+    finally:
+        if done or all(count(each) <= since.get(name, 0) for name, each in files.items()):
+            file.unlink(missing_ok=True)
 
 
 def show(*parts: "RenderableType") -> None:

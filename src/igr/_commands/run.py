@@ -127,7 +127,7 @@ def add(app: "typer.Typer") -> None:
             )
             events = _events(tensorboard) if tensorboard else None
             run_all = stack.enter_context(_on_ray(address, device)) if engine == "ray" else None
-            stack.enter_context(writing(checkpoints, "--checkpoints", make=False))  # which the first cell makes
+            stack.enter_context(writing(checkpoints, "--checkpoints", make=fresh))  # else the first cell makes it
             stack.enter_context(writing(out))
             stop = stack.enter_context(stopping(max_minutes))  # after Ray, which has handlers of its own
             log = None

@@ -38,7 +38,6 @@ def begin(note: Path, files: Mapping[str, Path]) -> dict[str, int]:
             raise RecordError(f"{note} is no note of what --fresh has begun; remove it to begin again") from error
         return found
     found = {name: records.count(file) for name, file in files.items()}
-    note.parent.mkdir(parents=True, exist_ok=True)
     with write_whole(note) as temporary:
         temporary.write_text(json.dumps(found), encoding="utf-8")
     return found
