@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import igr
-from igr.paper.data import load, load_sample
+from igr.paper.data import DataError, load, load_sample
 
 N, K = 20, 10
 
@@ -58,7 +58,10 @@ def main() -> None:
     args = parser.parse_args()
     steps = 150 if args.quick else 2_000
 
-    data = load("mnist", args.data_dir) if args.data_dir else load_sample("mnist")
+    try:
+        data = load("mnist", args.data_dir) if args.data_dir else load_sample("mnist")
+    except DataError as error:
+        parser.error(str(error))
     train, test = torch.tensor(data.train).float(), torch.tensor(data.test[:1_000]).float()
     print(f"MNIST ({data.source}): {len(train)} images train, {len(test)} test")
 

@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import igr
-from igr.paper.data import load, load_sample
+from igr.paper.data import DataError, load, load_sample
 
 N, K, TAU = 20, 10, 0.5
 
@@ -92,7 +92,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true", help="a few seconds")
     args = parser.parse_args()
-    data = load("mnist", args.data_dir) if args.data_dir else load_sample("mnist")
+    try:
+        data = load("mnist", args.data_dir) if args.data_dir else load_sample("mnist")
+    except DataError as error:
+        parser.error(str(error))
     images, test = torch.tensor(data.train).float(), torch.tensor(data.test[:1_000]).float()
     print(f"MNIST ({data.source}): {len(images)} images train, {len(test)} test; nats per image")
     print(f"{'':10}  {'training':>8}  {'test':>8}")

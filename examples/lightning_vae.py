@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import igr
-from igr.paper.data import load, load_sample
+from igr.paper.data import DataError, load, load_sample
 
 N, K = 20, 10
 
@@ -85,7 +85,10 @@ def main() -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="lightning")  # its advice to load data in other processes
 
-    data = load("mnist", args.data_dir) if args.data_dir else load_sample("mnist")
+    try:
+        data = load("mnist", args.data_dir) if args.data_dir else load_sample("mnist")
+    except DataError as error:
+        parser.error(str(error))
     images = TensorDataset(torch.tensor(data.train).float())
     train = DataLoader(images, batch_size=100, shuffle=True)
     test = DataLoader(TensorDataset(torch.tensor(data.test[:1_000]).float()), batch_size=100)

@@ -49,6 +49,19 @@ def test_discrete_vae():
     assert numbers(r"tau (\S+),", out)[-1] == 0.3
 
 
+@pytest.mark.parametrize(
+    ("name", "package"), [("discrete_vae", "torch"), ("from_gumbel_softmax", "torch"), ("lightning_vae", "lightning")]
+)
+def test_images_that_are_not_there_are_an_error_of_the_option(name, package, tmp_path):
+    if find_spec(package) is None:
+        pytest.skip(f"needs {package}: `make examples` installs it")
+    command = [sys.executable, f"examples/{name}.py", "--quick", "--data-dir", str(tmp_path)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, encoding="utf-8", timeout=300)
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+    assert result.stderr.splitlines()[-1].startswith(f"{name}.py: error: MNIST was not found: ")
+
+
 def test_the_discrete_vae_is_sixty_lines():
     tree = ast.parse((EXAMPLES / "discrete_vae.py").read_text("utf-8"))
     for node in ast.walk(tree):
