@@ -100,7 +100,7 @@ def test_approximations_are_the_table_that_is_there(tmp_path):
 def test_fits_cut_short_are_counted(tmp_path):
     first = next(each for each in read(APPROXIMATIONS / "records.jsonl") if each["protocol"] == "paper")
     short = first | {"states": first["states"][:1], "smoke": True}
-    assert "1 fits were stopped before 1,000 steps" in Page(made(tmp_path, [short]).html).text
+    assert "Fits of other than 1,000 steps, which are not in a table: 1." in Page(made(tmp_path, [short]).html).text
 
 
 def test_run_times_and_environment(tmp_path):

@@ -146,6 +146,31 @@ def test_temperatures_of_one_criterion(tmp_path):
     np.testing.assert_allclose(plain.collections[-1].get_offsets(), [[0.5, np.mean(VALIDATION[0.5])]])  # the ring
 
 
+def test_panels_say_what_they_have_where_others_differ(tmp_path):
+    rows = ("igr-i", "igr-i+s5", "igr-i+unit", "igr-i+unit+s5", "gs+linear")
+    cells = collect([write(tmp_path, [each for row in rows for each in completion(row)])]).cells
+    assert [axes.get_title() for axes in against(cells, TAU).axes if axes.get_title()] == [
+        "σ learned, tanh network, S = 1",
+        "S = 5",
+        "σ = 1, S = 1",
+        "σ = 1, S = 5",
+        "linear network, S = 1",
+    ]
+    cells = collect([write(tmp_path / "estimators", estimated("gs+st") + estimated("gs+vimco+s5"))]).cells
+    assert {axes.get_title() for axes in over_epochs(cells, COURSE).axes} == {"+ ST", "+ VIMCO, S = 5"}
+
+
+def test_fewer_samples_than_the_spec_has_are_named(tmp_path):
+    rows = completion("igr-i+s50", smoke=True)
+    for row in rows:
+        row["settings"]["num_samples"] = 5
+    folder = write(tmp_path, rows + completion("igr-i+s5", smoke=True))
+    page = Page(build([folder], tmp_path / "report").html)
+    names = [row["method"] for row in page.rows(TABLE)]
+    assert names[-2:] == ["IGR-I, S = 5", "IGR-I, S = 50 (here 5)"]
+    assert "IGR-I, S = 50 (here 5)" in printed(terminal_table(collect([folder]).all))
+
+
 def test_temperatures_of_estimators_have_their_own_scale(tmp_path):
     rows = estimated("gs+gapst") + estimated("gs+reinmax")
     gapst, reinmax = against(collect([write(tmp_path, rows)]).cells, TAU, apart=True).axes

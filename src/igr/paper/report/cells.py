@@ -122,9 +122,13 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """What tables call it: ``IGR-I + SL``."""
+        """What tables call it: ``IGR-I + SL``; where it was trained with fewer samples, ``IGR-I, S = 50 (here 5)``."""
         spec = SPECS.get(self.spec)
-        return spec.label if isinstance(spec, Trained) else self.spec.rpartition("/")[2]
+        if not isinstance(spec, Trained):
+            return self.spec.rpartition("/")[2]
+        wanted, ours = getattr(spec, "num_samples", None), self.settings.get("num_samples")
+        size = f"S = {wanted}"
+        return spec.label if ours in (None, wanted) else spec.label.replace(size, f"{size} (here {ours})")
 
     @property
     def label(self) -> str:

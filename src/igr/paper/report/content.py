@@ -170,7 +170,7 @@ def _approximations(records: Sequence[Record]) -> Iterator[Section]:
         entries = [tuple(Entry(text.strip()) for text in line) for line in [head, *rows]]
         blocks.append(Table("Total variation from the target", entries[0], tuple(entries[1:]), words=2))
     if rest := len(records) - len(whole):
-        blocks.append(Text.of(f"{rest} fits were stopped before 1,000 steps, and are not in a table."))
+        blocks.append(Text.of(f"Fits of other than 1,000 steps, which are not in a table: {rest}."))
     if blocks:
         yield Section("Approximations of discrete distributions", tuple(blocks))
 

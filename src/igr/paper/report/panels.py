@@ -24,6 +24,7 @@ __all__ = ["LINES", "Curve", "key", "keys_of", "over_seeds", "panels", "rules", 
 
 Array = NDArray[np.float64]
 
+PLAIN = {"+ SL": "without SL", "σ = ": "σ learned", "linear network": "tanh network"}  # by what others have
 LINES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
 
 
@@ -86,12 +87,23 @@ def variants_of(cells: Sequence[Cell]) -> list[str]:
 def title(variant: str, variants: Sequence[str]) -> str:
     """What the panel of a variant shows; nothing where it is the only one, and plain.
 
+    Where others are of several samples, one is said too, unless an estimator is named, which has its own; and what the
+    plain one has, where others have something else.
+
     Example:
         >>> title("", ["", "+ SL"]), title("+ SL", ["", "+ SL"]), title("", ["", "S = 5"]), title("", [""])
         ('without SL', '+ SL', 'S = 1', '')
+        >>> title("", ["", "σ = 1", "S = 5"]), title("σ = 1", ["", "σ = 1", "S = 5"])
+        ('σ learned, S = 1', 'σ = 1, S = 1')
     """
-    plain = "S = 1" if any(each.startswith("S = ") for each in variants) else "plain"
-    return variant or ("" if len(variants) == 1 else "without SL" if "+ SL" in variants else plain)
+    if variant.startswith("+"):
+        return variant
+    words = (
+        [variant] if variant else [plain for start, plain in PLAIN.items() if any(start in each for each in variants)]
+    )
+    if "S = " not in variant and any("S = " in each for each in variants if not each.startswith("+")):
+        words.append("S = 1")
+    return ", ".join(words) or ("" if len(variants) == 1 else "plain")
 
 
 def rules(cell: Cell) -> list[tuple[str, list[Configuration]]]:
