@@ -158,6 +158,8 @@ def test_run_says_what_it_does_not_do_again(tmp_path):
         (["run", "table1/mnist/linear/igr-i", "--address", "auto"], "add --engine ray"),
         (["run", "table1/mnist/linear/igr-i", "--engine", "ray", "--device", "cuda:1"], "Ray chooses which GPU"),
         (["list", "frobnicate"], "no spec is called 'frobnicate'"),
+        (["list", "execution-time/*"], "python benchmarks/execution_time.py --json"),
+        (["run", "execution-time/mnist/linear/gs"], "python benchmarks/execution_time.py --json"),
         (["approximate"], "Missing argument"),
         (["approximate", "frobnicate"], "no distribution is called 'frobnicate'; expected one of poisson, binomial"),
         (["approximate", "uniform", "--tau", "0"], "0.0 is not a positive number"),

@@ -213,6 +213,7 @@ def test_list_on_a_terminal_and_without_torch(results):
     assert "s4: test ELBO, four samples (ours: discrete ELBO of the selected τ)" in text
     assert re.search(r"table1/mnist/linear/gs +GS +-106\.17 ± 1\.00 +2 min", text)
     assert "Times are estimates" in text
+    assert "Not listed: execution times are measured" in text
 
 
 def test_list_reads_records_without_torch(results):

@@ -145,9 +145,13 @@ def _mean(cells: "Sequence[Cell]", split: str, metric: str) -> str:
 
 def _print(rows: Sequence[Row]) -> None:
     """A table for each kind, in sections."""
+    from igr.paper.specs import SPECS, TIMES_MADE
+
     for kind, group in groupby(rows, key=lambda row: row.spec.id.partition("/")[0]):
         show(_table(TITLES.get(kind, kind), list(group)), "")
     show(NOTE)
+    if len(rows) == len(SPECS):
+        show(f"Not listed: {TIMES_MADE}")
 
 
 def _table(title: str, rows: Sequence[Row]) -> "Table":

@@ -49,6 +49,10 @@ FIT_MINUTES = {"igr-i": 0.05, "igr-sb": 0.4, "gs": 0.1}  # of an approximation, 
 REINMAX_TEMPERATURES = (1.0, 1.1, 1.2, 1.3, 1.5, 2.0)
 RELAX_TEMPERATURES = (0.1, 0.5, 1.0)  # where it starts: RELAX learns it, REBAR keeps it
 TIMES = "execution-time/mnist/{}"  # ids of records that are no spec's: architecture and method, or method
+TIMES_MADE = (
+    "execution times are measured, in a clone of the repository, by "
+    "python benchmarks/execution_time.py --json results/ours/execution-time/records.jsonl"
+)
 ESTIMATOR_SAMPLES = 4  # S of what needs more than one, as in the paper's table of USPGBL
 
 
@@ -272,7 +276,7 @@ def find(patterns: str | Iterable[str]) -> list[Spec]:
         patterns: ids, or patterns of the shell (``*``, ``?``, ``[...]``), where ``*`` crosses slashes.
 
     Raises:
-        SpecError: a pattern matches nothing; the nearest that do are named.
+        SpecError: a pattern matches nothing; the nearest that do are named, or what else makes such records.
 
     Example:
         >>> [spec.id for spec in find(["table1/mnist/linear/igr-*+sl"])][:2]
@@ -281,6 +285,8 @@ def find(patterns: str | Iterable[str]) -> list[Spec]:
     wanted: dict[str, Spec] = {}
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         found = {id: spec for id, spec in SPECS.items() if id == pattern or fnmatchcase(id, pattern)}
+        if not found and pattern.startswith(TIMES.partition("/")[0]):
+            raise SpecError(f"{pattern!r} is no spec: {TIMES_MADE}")
         if not found:
             raise SpecError(f"no spec is called {pattern!r}; the nearest: {', '.join(_nearest(pattern))}")
         wanted |= found
