@@ -68,6 +68,17 @@ def test_approximate_help_lists_options_and_names():
         assert words in result.output
 
 
+def test_help_wraps_paragraphs_where_the_terminal_ends():
+    lines = [line.strip() for line in invoke("run", "--help").output.splitlines()]
+    assert any(
+        line.startswith("All configurations") and "nothing but minutes: the same command" in line for line in lines
+    )
+
+
+def test_report_help_says_where_records_are_looked_for():
+    assert "[default: (results/ours, else runs/records)]" in invoke("report", "--help").output
+
+
 def test_version():
     result = invoke("--version")
     assert (result.exit_code, result.output.strip()) == (0, f"igr {igr.__version__}")

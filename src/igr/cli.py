@@ -59,4 +59,17 @@ def build_app() -> "typer.Typer":
 
     for command in (demo, list_, run, report_, data, approximate, lab, bench, explore):
         command.add(app)
+    _fill(app)
     return app
+
+
+def _fill(app: "typer.Typer") -> None:
+    """Lets help wrap paragraphs as the terminal wants it; typer keeps the line breaks of docstrings."""
+    import inspect
+
+    for command in app.registered_commands:
+        paragraphs = inspect.getdoc(command.callback) or ""
+        command.help = "\n\n".join(" ".join(each.split()) for each in paragraphs.split("\n\n"))
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            _fill(group.typer_instance)

@@ -20,7 +20,8 @@ def add(app: "typer.Typer") -> None:
         records: Annotated[
             list[Path] | None,
             typer.Option(
-                help="Folder with records, at any depth; may be repeated. [default: results/ours, else runs/records]",
+                help="Folder with records, at any depth; may be repeated.",
+                show_default="results/ours, else runs/records",
                 metavar="DIR",
             ),
         ] = None,
