@@ -53,6 +53,16 @@ def lines(result):
     return {cells[0]: cells[1:] for line in result.stdout.splitlines() for cells in [line.split("\t")]}
 
 
+def test_records_are_looked_for_where_runs_leave_them(tmp_path, monkeypatch):
+    """But those of a clone of the repository come first, as in reports."""
+    monkeypatch.chdir(tmp_path)
+    assert lines(invoke(IGR.id))[IGR.id][2] == ""
+    for count, folder in ((2, tmp_path / "runs" / "records"), (3, tmp_path / "results" / "ours")):
+        folder.mkdir(parents=True)
+        records.append(folder / "records.jsonl", [record(IGR.id, seed) for seed in range(count)])
+        assert lines(invoke(IGR.id))[IGR.id][2] == str(count)
+
+
 def test_list_without_records(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = invoke()

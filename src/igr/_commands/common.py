@@ -13,8 +13,22 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-__all__ = ["INTERRUPTED", "again", "device", "needs", "progress", "show", "until_interrupted", "writing"]
+__all__ = [
+    "INTERRUPTED",
+    "RESULTS",
+    "USUAL",
+    "again",
+    "device",
+    "needs",
+    "progress",
+    "show",
+    "until_interrupted",
+    "usual_records",
+    "writing",
+]
 
+RESULTS = Path("results/ours")
+USUAL = "results/ours, else runs/records"  # what usual_records says, for help
 INTERRUPTED = 130  # what shells report for a process that Ctrl-C ended
 PIPED, WIDEST, WORD = 120, 10_000, 12  # columns of text that no terminal shows, more than a table has, and of a word
 
@@ -75,6 +89,11 @@ def again(fresh: bool, folder: Path, files: Mapping[str, Path], *what: Any) -> I
     finally:
         if done or all(count(each) <= since.get(name, 0) for name, each in files.items()):
             file.unlink(missing_ok=True)
+
+
+def usual_records() -> Path:
+    """The folder that records are looked for in unless one is named: those of a clone, else those of ``igr run``."""
+    return RESULTS if RESULTS.is_dir() else Path("runs/records")
 
 
 def show(*parts: "RenderableType") -> None:

@@ -9,12 +9,10 @@ from pathlib import Path
 from socket import socket
 from typing import TYPE_CHECKING, Annotated
 
-from igr._commands.common import needs, progress
+from igr._commands.common import RESULTS, needs, progress
 
 if TYPE_CHECKING:
     import typer
-
-RESULTS = Path("results/ours")
 
 
 def add(app: "typer.Typer") -> None:

@@ -6,7 +6,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-from igr._commands.common import show, until_interrupted
+from igr._commands.common import USUAL, show, until_interrupted, usual_records
 
 if TYPE_CHECKING:
     import typer
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     Found = dict[str, list[tuple[Record, Path]]]
 
-RESULTS = Path("results/ours")
 TITLES = {
     "table1": "table1: test log-likelihood (ours: bound of the selected τ)",
     "train-elbo": "train-elbo: discretized train ELBO, read from table1",
@@ -44,13 +43,19 @@ def add(app: "typer.Typer") -> None:
         ] = None,
         records: Annotated[
             list[Path] | None,
-            typer.Option(help="Folder with records; may be repeated.", exists=True, file_okay=False, metavar="DIR"),
+            typer.Option(
+                help="Folder with records; may be repeated.",
+                exists=True,
+                file_okay=False,
+                metavar="DIR",
+                show_default=USUAL,
+            ),
         ] = None,
     ) -> None:
         """List every table cell and figure: its id, the paper's number, what is recorded, and about how long it takes.
 
-        Records are looked for in results/ours. Piped, it prints one a line, separated by tabs: id, label, the paper's
-        number, how many records there are, what they say, minutes, description.
+        Piped, it prints one a line, separated by tabs: id, label, the paper's number, how many records there are, what
+        they say, minutes, description.
         """
         from igr.paper.specs import SPECS, SpecError, find
 
@@ -59,7 +64,7 @@ def add(app: "typer.Typer") -> None:
                 specs = find(pattern) if pattern else list(SPECS.values())
             except SpecError as error:
                 raise typer.BadParameter(str(error), param_hint="PATTERN") from error
-            folders = records or [folder for folder in [RESULTS] if folder.is_dir()]
+            folders = records or [usual_records()]
             rows = list(_rows(specs, _read(folders)))
             if sys.stdout.isatty():
                 _print(rows)

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from igr._commands.common import needs, progress, show, until_interrupted, writing
+from igr._commands.common import USUAL, needs, progress, show, until_interrupted, usual_records, writing
 
 if TYPE_CHECKING:
     import typer
@@ -21,7 +21,7 @@ def add(app: "typer.Typer") -> None:
             list[Path] | None,
             typer.Option(
                 help="Folder with records, at any depth; may be repeated.",
-                show_default="results/ours, else runs/records",
+                show_default=USUAL,
                 metavar="DIR",
             ),
         ] = None,
@@ -40,7 +40,7 @@ def add(app: "typer.Typer") -> None:
 
         Nothing is computed anew, and torch is not needed. Smoke records are not mixed with real ones.
         """
-        folders = records or [folder if (folder := Path("results/ours")).is_dir() else Path("runs/records")]
+        folders = records or [usual_records()]
         with until_interrupted(), progress() as tell:
             try:
                 from igr.paper.report import ReportError, collect, publish, terminal_table, write_pages

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 
-from igr._commands.common import INTERRUPTED, again, needs, until_interrupted, writing
+from igr._commands.common import INTERRUPTED, RESULTS, again, needs, until_interrupted, writing
 from igr._commands.common import device as device_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 Stop = Callable[[], bool]
 Engine = Callable[[Any, "Options", Stop, Callable[[int, "Progress"], None]], bool]
-RESULTS = Path("results/ours")
 FITS = "approximate"  # the folder of their records
 LINE_SECONDS = 60.0  # between lines of progress, where there is no terminal
 
