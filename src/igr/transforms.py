@@ -42,6 +42,8 @@ __all__ = [
     "simplex",
 ]
 
+PLANAR = ("u", "w", "b")  # the parameters of a planar flow
+
 
 class SimplexTransform(Transform, ABC):
     r"""A bijection from :math:`\mathbb{R}^{K-1}` into the simplex that also works on logarithms.
@@ -395,7 +397,7 @@ class Planar(Transform):
     def __eq__(self, other: object) -> bool:
         if type(other) is not Planar or type(self) is not Planar:
             return self is other
-        return all(same_value(getattr(self, name), getattr(other, name)) for name in ("u", "w", "b"))
+        return all(same_value(getattr(self, name), getattr(other, name)) for name in PLANAR)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -407,7 +409,14 @@ def same_map(a: Transform, b: Transform) -> bool:
     """Whether they are equal, and stay so when they are trained."""
     if a is b or a != b:
         return a is b
-    return not any(trained_apart(value, getattr(b, name, value)) for name, value in vars(a).items())
+    return not any(trained_apart(getattr(a, name), getattr(b, name, None)) for name in _parameters(a))
+
+
+def _parameters(t: Transform) -> tuple[str, ...]:
+    """Names of what may be trained; for those of this library without ``vars``, which older compilers do not know."""
+    if type(t) is StickBreaking:
+        return ()
+    return PLANAR if type(t) is Planar else tuple(vars(t))
 
 
 def call_and_ladj(transform: Transform, x: Tensor) -> tuple[Tensor, Tensor]:
