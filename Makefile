@@ -21,7 +21,7 @@ test: .venv/.dev ## Run the tests and doctests (ARGS='-m slow' for those that ta
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not slow" $(ARGS)
 
 oldest: .venv-oldest/.dev ## Run the tests with the oldest PyTorch that igr supports, in .venv-oldest (6 GB)
-	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -n auto --maxprocesses 8 -m "not slow" $(ARGS)
+	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -n auto --maxprocesses 8 -m "not slow" --ignore tests/test_docs.py $(ARGS)
 
 ray: .venv/.dev .venv/.ray .venv/.tensorboard ## Run the tests of igr run on a Ray cluster and of its event files
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/paper/test_ray.py tests/paper/test_events.py $(ARGS)

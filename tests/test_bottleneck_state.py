@@ -175,6 +175,7 @@ def test_compiled_once_as_the_temperature_changes():
     assert count.frame_count == 1
 
 
+@pytest.mark.skipif(torch.__version__ < "2.8", reason="older compilers cannot trace torch.Size of what varies")
 @pytest.mark.parametrize(
     ("relaxation", "estimator"), [("igr-i", "reparameterized"), ("igr-sb", "st_relaxed"), ("gs", "reinmax")]
 )

@@ -211,7 +211,8 @@ def test_the_path_is_the_derivative_of_the_sampler(name: str):
         return sample_conditional(loc, scale, b, generator=torch.Generator().manual_seed(1))
 
     smallest = scale.min().item()
-    assert gradcheck(sample, (loc, scale), eps=1e-5 * smallest, atol=1e-6, rtol=1e-5)
+    # values may be in the hundreds, so that smaller steps would be lost in their rounding
+    assert gradcheck(sample, (loc, scale), eps=1e-4 * smallest, atol=1e-6, rtol=1e-5)
     if len(loc) < 5:  # for the sake of time
         assert gradgradcheck(sample, (loc, scale), eps=1e-5 * smallest, atol=1e-4 / smallest, rtol=1e-4)
 

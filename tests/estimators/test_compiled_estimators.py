@@ -30,6 +30,7 @@ def test_compiled(name, kind):
     assert a.grad.abs().sum() > 0
 
 
+@pytest.mark.skipif(torch.__version__ < "2.8", reason="older compilers cannot trace torch.Size of what varies")
 def test_a_compiler_takes_another_number_of_samples():
     def loss(logits, num_samples):
         q = GumbelSoftmax(0.5, logits)
