@@ -94,7 +94,7 @@ def recovered_log_probs(
         fused: Tensor = _Fused.apply(mu, sigma, *constant_rule(num_nodes, mu.device))  # type: ignore[no-untyped-call]
         return fused.reshape(*shape[:-1], shape[-1] + 1)
     # the unit is arbitrary: one in which multiples of the largest scale are finite
-    unit = torch.where(sigma.amax(-1, keepdim=True) > 2.0**100, 2.0**-64, 1.0).to(sigma.dtype)
+    unit = torch.where(sigma.amax(-1, keepdim=True) > 2.0**120, 2.0**-30, 1.0).to(sigma.dtype)
     mu, sigma = unit * mu, unit * sigma
     start, width, a = _window(mu.detach(), sigma.detach())
     rule = gauss_legendre(num_nodes, mu)

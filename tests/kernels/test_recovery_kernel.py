@@ -175,6 +175,21 @@ def test_scales_below_the_spacing_of_numbers(fused: list[int]):
 
 
 @pytest.mark.filterwarnings("ignore:.*encountered:RuntimeWarning")  # of the interpreter
+@pytest.mark.parametrize("scale", [1e-37, 1e-30, 1e37, 2.8e38])
+def test_limits_of_all_scales(fused: list[int], scale: float):
+    """Narrow, the largest of the locations and zero is certain; wide, only the signs of the noise matter."""
+    mu = torch.tensor([[-1.0, -2.0, -3.0], [1.0, 2.0, 3.0], [-1.0, 2.0, 0.0]], device=DEVICE, requires_grad=True)
+    sigma = torch.full_like(mu, scale).requires_grad_()
+    p = recovered_log_probs(mu, sigma, num_nodes=NODES).exp()
+    assert len(fused) == 1
+    wide = torch.tensor([7 / 24, 7 / 24, 7 / 24, 1 / 8], device=DEVICE).expand(3, -1)
+    narrow = torch.eye(4, device=DEVICE)[[3, 2, 1]]
+    torch.testing.assert_close(p, wide if scale > 1 else narrow, rtol=0, atol=1e-6)
+    for gradient in torch.autograd.grad((p * torch.arange(4.0, device=DEVICE)).sum(), (mu, sigma)):
+        assert gradient.isfinite().all()
+
+
+@pytest.mark.filterwarnings("ignore:.*encountered:RuntimeWarning")  # of the interpreter
 def test_log_probabilities_of_extreme_scales_are_finite(fused: list[int]):
     mu, sigma = (x.to(DEVICE).requires_grad_() for x in extreme_rows())
     log_p = recovered_log_probs(mu, sigma, num_nodes=NODES)

@@ -22,7 +22,9 @@ from igr.kernels._random import INTERPRETED, exp, reciprocal
 
 ROOT_OF_LEVEL = tl.constexpr(42.0**0.5)  # the window starts where F is exp(-42)
 ROOT_OF_TWO_LEVELS = tl.constexpr(84.0**0.5)
-LEAST = tl.constexpr(1e-37)  # in place of a rate of zero
+LEAST = tl.constexpr(1e-37)  # in place of a rate of zero, and of widths that underflow
+LARGE = tl.constexpr(2.0**120)  # scales beyond this are in a unit of their own
+LARGE_UNIT = tl.constexpr(2.0**-30)
 FAR = tl.constexpr(1e18)  # in place of what is farther out: sums of its squares do not overflow
 
 
@@ -120,6 +122,12 @@ def _standard(start, per):
 
 
 @triton.jit
+def _unit(sigma):
+    """What μ and σ are multiplied by, so that multiples of the largest scale of a row are finite, (ROWS, 1)."""
+    return tl.where(tl.max(sigma, axis=1, keep_dims=True) > LARGE, LARGE_UNIT, 1.0)
+
+
+@triton.jit
 def _log_f_and_rate(z, per, valid):
     """log F and its derivative in t, each (ROWS, 1)."""
     c, e = factors(z)
@@ -155,10 +163,11 @@ def _window(mu, sigma, per, column, valid):
     least = tl.min(tl.where(valid, z, float("inf")), axis=1, keep_dims=True)
     reach = 40.0 / (tl.sqrt(positive * positive + 40.0) + positive) - negative
     within = valid & (z <= tl.maximum(least + 0.5, 8.5))
-    width = tl.max(tl.where(within, sigma * reach, 0.0), axis=1, keep_dims=True)
+    width = tl.maximum(tl.max(tl.where(within, sigma * reach, 0.0), axis=1, keep_dims=True), LEAST)
     matters = valid & ((log_f + log_ndtr(-z) > -33.0) | (z == least))
     finest = tl.min(tl.where(matters, sigma / tl.maximum(z, 1.0), float("inf")), axis=1, keep_dims=True)
-    return loc, t, start, width, 32.0 * tl.minimum(tl.minimum(1.0 / tl.maximum(rate, LEAST), width), finest)
+    a = 32.0 * tl.minimum(tl.minimum(1.0 / tl.maximum(rate, LEAST), width), finest)
+    return loc, t, start, width, tl.maximum(a, LEAST)
 
 
 @triton.jit
@@ -211,6 +220,8 @@ def _forward(
     at, row_at = row * WIDTH + column * step, row * (WIDTH + 1)
     mu = tl.load(mu_ptr + at, mask=valid & inside, other=0.0)
     sigma = tl.load(sigma_ptr + at, mask=valid & inside, other=1.0)
+    unit = _unit(sigma)
+    mu, sigma = unit * mu, unit * sigma
     per = tl.div_rn(1.0, sigma)  # an error of z is one of z² times as much in the logarithm of a small probability
     per = tl.where(sigma > 0, per, float("nan"))  # no scale, no probabilities: nobody looks at values on a device
     loc, t, start, width, a = _window(mu, sigma, per, column, valid)
@@ -246,7 +257,9 @@ def _backward(
     valid, inside = column < WIDTH, row < rows
     at, row_at = row * WIDTH + column * step, row * (WIDTH + 1)
     mu = tl.load(mu_ptr + at, mask=valid & inside, other=0.0)
-    per = tl.div_rn(1.0, tl.load(sigma_ptr + at, mask=valid & inside, other=1.0))
+    sigma = tl.load(sigma_ptr + at, mask=valid & inside, other=1.0)
+    unit = _unit(sigma)
+    mu, per = unit * mu, tl.div_rn(1.0, unit * sigma)
     loc = tl.load(window_ptr + row * 4, mask=inside, other=0.0)
     start = _start(mu, loc, tl.load(window_ptr + row * 4 + 1, mask=inside, other=0.0))
     a = tl.load(window_ptr + row * 4 + 2, mask=inside, other=1.0)
@@ -273,5 +286,6 @@ def _backward(
     z = _standard(-mu, per)
     c, e = factors(z)
     beyond = g_last * (e * ROOT / c)  # what P(H = K) contributes
+    per = per * unit
     tl.store(d_mu_ptr + sample * WIDTH + at, (d_mu - beyond) * per, mask=valid & inside)
     tl.store(d_sigma_ptr + sample * WIDTH + at, (d_sigma - beyond * z) * per, mask=valid & inside)
