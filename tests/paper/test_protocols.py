@@ -10,7 +10,7 @@ from test_objectives import METHODS, D, E, K, N, noise_for, setting
 from torch.distributions import Normal, kl_divergence
 
 import igr
-from igr.paper import noise, run, streams
+from igr.paper import data, noise, streams
 from igr.paper.assess import Budget
 from igr.paper.data import Dataset
 from igr.paper.ensemble import Ensemble
@@ -147,7 +147,7 @@ def _splits(monkeypatch):
             self.vae.biases[-1] += 0.5
 
     original = Ensemble.__init__
-    monkeypatch.setattr(run.data, "load_sample", load_sample)
+    monkeypatch.setattr(data, "load_sample", load_sample)
     monkeypatch.setattr(Ensemble, "__init__", expecting)
 
 
