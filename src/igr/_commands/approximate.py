@@ -4,7 +4,7 @@ import math
 import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from igr._commands.common import again, needs, progress, show, until_interrupted, writing
 from igr._commands.common import device as device_of
@@ -64,8 +64,8 @@ def add(app: "typer.Typer") -> None:
             report("starting", total)
             what = (sorted(name), settings, where, exact)
             with writing(out, make=fresh), again(fresh, out, {"fits": out / "records.jsonl"}, *what) as since:
-                how: dict[str, Any] = {"exact": exact, "fresh": fresh, "since": since.get("fits")}
-                tables = fit(name, settings, where, out, lambda words, n: report(words, total, n), **how)
+                told, before = lambda words, n: report(words, total, n), since.get("fits")
+                tables = fit(name, settings, where, out, told, exact=exact, fresh=fresh, since=before)
         for each, rows in zip(name, tables, strict=True):
             show(rows)
             typer.echo(f"The picture is in {out / each}.png\n")
@@ -97,8 +97,10 @@ def fit(
     for name in names:
         try:
             with writing(out):
-                how: dict[str, Any] = {"exact": exact, "fresh": fresh, "since": since, "only": only}
-                records = list(approximate(name, settings, device, path, report, **how))
+                found = approximate(
+                    name, settings, device, path, report, exact=exact, fresh=fresh, since=since, only=only
+                )
+                records = list(found)
                 save(draw(records), out / f"{name}.png")
         except (FitError, RecordError) as error:
             print(f"igr: {error}", file=sys.stderr)

@@ -6,11 +6,11 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from igr._commands.common import again, needs, progress, show, until_interrupted, writing
 from igr._commands.common import device as device_of
-from igr._commands.run import not_into_results, say_stopped, stopping
+from igr._commands.run import Stop, not_into_results, say_stopped, stopping
 
 if TYPE_CHECKING:
     import torch
@@ -123,8 +123,7 @@ def add(app: "typer.Typer") -> None:
             what = (named, settings, where)
             with writing(out), stopping(max_minutes) as stop, again(fresh, out, {"rows": out / FILE}, *what) as since:
                 told = functools.partial(report, steps=len(work))
-                how: dict[str, Any] = {"stop": stop, "fresh": fresh, "since": since.get("rows")}
-                found = _measure(work, settings, where, out, told, **how)
+                found = _measure(work, settings, where, out, told, stop, fresh, since.get("rows"))
                 _show(found, out, parquet)
                 if len(found) < len(work):
                     say_stopped(stop)
@@ -187,7 +186,9 @@ def _measure(
     device: "torch.device",
     out: Path,
     report: Callable[[str], None],
-    **how: Any,
+    stop: Stop,
+    fresh: bool,
+    since: int | None,
 ) -> "list[Record]":
     """Everything, or what there is when it is stopped; what goes wrong is one line."""
     from igr.lab.measure import MeasureError
@@ -196,7 +197,8 @@ def _measure(
     from igr.paper.records import RecordError
 
     try:
-        return list(laboratory(work, settings, device, out / FILE, report, **how))
+        rows = laboratory(work, settings, device, out / FILE, report, fresh=fresh, since=since, stop=stop)
+        return list(rows)
     except (MeasureError, ProblemError, RecordError) as error:
         print(f"igr: {error}", file=sys.stderr)
         sys.exit(1)

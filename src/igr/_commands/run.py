@@ -317,8 +317,10 @@ def _approximate(fits: "Sequence[Approximation]", options: "Options", stop: Stop
                 bar(words, total, n)
 
             try:
-                how: dict[str, Any] = {"fresh": options.fresh, "since": options.since.get(FITS), "only": only}
-                fit([target], settings, options.device, folder, report, exact=False, **how)
+                fresh, since = options.fresh, options.since.get(FITS)
+                fit(
+                    [target], settings, options.device, folder, report, exact=False, fresh=fresh, since=since, only=only
+                )
             except _StoppedFit:
                 return False
     return True
