@@ -191,7 +191,7 @@ def _masses_of_all(mu: Tensor, sigma: Tensor, leftover: bool, needed: Tensor) ->
     """The masses of rows, (B, n) to (B, n) or (B, n + 1), each from tables of the size that it asks for itself."""
     sizes = torch.tensor(STICK_NODES, dtype=needed.dtype, device=needed.device)
     index = torch.bucketize(needed, sizes).clamp(max=len(STICK_NODES) - 1)
-    some = index.unique().tolist()
+    some = [int(i) for i in index.unique()]  # tolist of PyTorch 2.6 fails inside transforms
     if len(some) == 1:
         return _masses_in_chunks(mu, sigma, leftover, STICK_NODES[some[0]])
     groups = [(STICK_NODES[i], (index == i).nonzero().squeeze(-1)) for i in some]
