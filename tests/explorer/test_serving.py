@@ -48,6 +48,12 @@ def test_a_busy_port_makes_way_for_the_next(busy, served):
     assert (host, results.as_posix(), opened) == ("127.0.0.1", "results/ours", [])
 
 
+def test_records_are_those_of_a_run_where_there_is_no_clone(served, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert invoke("--no-browser").exit_code == 0
+    assert served[0][0][2].as_posix() == "runs/records"
+
+
 def test_ports_that_are_all_taken_are_refused(busy, served, monkeypatch):
     monkeypatch.setattr(serving, "TRIES", 1)
     result = invoke("--port", str(busy), "--no-browser")

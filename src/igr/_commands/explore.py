@@ -9,7 +9,7 @@ from pathlib import Path
 from socket import socket
 from typing import TYPE_CHECKING, Annotated
 
-from igr._commands.common import RESULTS, needs, progress
+from igr._commands.common import USUAL, needs, progress, usual_records
 
 if TYPE_CHECKING:
     import typer
@@ -31,7 +31,7 @@ def add(app: "typer.Typer") -> None:
                 help="Folder with records, for the tab of the reproduction.",
                 exists=True,
                 file_okay=False,
-                show_default=str(RESULTS),
+                show_default=USUAL,
             ),
         ] = None,
         no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
@@ -59,7 +59,7 @@ def add(app: "typer.Typer") -> None:
                 typer.echo(f"The explorer is at {url}; Ctrl-C ends it")
                 if not no_browser:
                     threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
-                serve(listening, host, results or RESULTS)
+                serve(listening, host, results or usual_records())
 
 
 def _listening(listen: Callable[[str, int], socket], host: str, port: int) -> socket:

@@ -15,8 +15,8 @@ from igr.paper.report.document import Entry, Table
 __all__ = ["layout", "places", "register", "show"]
 
 HELP = (
-    "Records are made by igr run and igr approximate. A clone of the repository has ours in results/ours: start igr "
-    "explore there, or name a folder that has records with --results."
+    "Records are made by igr run and igr approximate: start igr explore in the same folder. A clone of the repository "
+    "has ours in results/ours: start it there, or name a folder that has records with --results."
 )
 ABOUT = (
     "Numbers are means over seeds ± their sample standard deviation, in nats unless the head of a column says "
