@@ -242,6 +242,15 @@ def test_generators_make_samples_reproducible(name: str):
     assert torch.equal(state, torch.get_rng_state())
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_seeds_in_place_of_generators_are_refused(name: str):
+    d = method(name, torch.zeros(4, 3), torch.ones(4, 3), 0.5, planar_layers(4))
+    with pytest.raises(TypeError, match=r"got 7; use torch\.Generator\('cpu'\)\.manual_seed\(7\)"):
+        d.rsample(generator=7)
+    with pytest.raises(TypeError, match=r"generator must be a torch\.Generator, got a module"):
+        d.rsample(generator=torch)
+
+
 def test_bases_without_a_generator_say_so():
     d = InvertibleReparameterization(Laplace(torch.zeros(2), 1.0), SoftmaxPlusPlus(0.5))
     with pytest.raises(ValueError, match=r"Laplace.* draws from torch's global generator"):

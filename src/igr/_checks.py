@@ -98,6 +98,16 @@ def check_tensor(name: str, value: object) -> Tensor:
     return value
 
 
+def check_generator(generator: object, device: torch.device) -> None:
+    """A generator or none; a seed is neither."""
+    if generator is not None and not isinstance(generator, torch.Generator):
+        seed = generator if is_integer(generator) else 0
+        raise TypeError(
+            f"generator must be a torch.Generator, got {describe(generator)}; use "
+            f"torch.Generator({device.type!r}).manual_seed({seed})"
+        )
+
+
 def check_parameter(name: str, value: object, categories: str = "K - 1") -> Tensor:
     """A floating tensor of shape (*, K) or (*, K - 1), as ``categories`` says, with K at least 2."""
     tensor = check_tensor(name, value)

@@ -11,6 +11,7 @@ from torch import Tensor
 from igr import kernels
 from igr._checks import (
     broadcast,
+    check_generator,
     check_parameter,
     check_range,
     check_tensor,
@@ -47,6 +48,7 @@ def gaussian_noise(shape: Sequence[int], like: Tensor, generator: torch.Generato
     """Standard normal noise of this shape with the dtype and device of ``like``."""
     if isinstance(generator, NoiseSource):
         return generator.gaussian(shape, like)
+    check_generator(generator, like.device)
     if kernels.usable(like):
         return _kernel_noise(shape, like, generator, gumbel=False)
     if generator is None:  # a compiler takes symbolic sizes only where that is not even named
@@ -58,6 +60,7 @@ def gumbel_noise(like: Tensor, generator: torch.Generator | None = None) -> Tens
     """Standard Gumbel noise with the shape, dtype and device of ``like``."""
     if isinstance(generator, NoiseSource):
         return generator.gumbel(like)
+    check_generator(generator, like.device)
     if kernels.usable(like):
         return _kernel_noise(like.shape, like, generator, gumbel=True)
     fresh = torch.rand_like if under_vmap() else torch.empty_like  # a random tensor, so that every map has its own

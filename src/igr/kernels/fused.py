@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from igr._checks import check_generator
 from igr.kernels import ops
 
 
@@ -63,6 +64,7 @@ def noise(shape: Sequence[int], like: Tensor, generator: torch.Generator | None 
 
 
 def _key(like: Tensor, generator: torch.Generator | None) -> Tensor:
+    check_generator(generator, like.device)
     return torch.randint(2**63 - 1, (1,), dtype=torch.int64, device=like.device, generator=generator)
 
 
