@@ -12,6 +12,9 @@ from igr.paper import threads
 if not torch.cuda.is_available():  # kernels run in Triton's interpreter then, if this is said before they are imported
     os.environ["TRITON_INTERPRET"] = "1"
 
+if torch.__version__ < "2.8":  # older compilers cannot trace torch.Size of what varies
+    torch._dynamo.config.automatic_dynamic_shapes = False
+
 pytest.register_assert_rewrite(  # as in tests: failures show values
     "pathwise_cases", "report_cases", "run_cases", "score_cases"
 )

@@ -87,6 +87,7 @@ def test_gradients_of_transforms_over_several_chunks_of_sticks():
     torch.testing.assert_close(tangent, expected.sum(), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.skipif(torch.__version__ < "2.7", reason="that compiler looks for what to keep along every path: hours")
 @BOTH
 def test_a_compiler_still_takes_their_gradients(function):
     loc, scale = parameters(4, 3)

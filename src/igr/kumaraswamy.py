@@ -373,7 +373,7 @@ def _as_tensor(name: str, value: Tensor | float, like: Tensor) -> Tensor:
 
 def _together(concentration1: Tensor | float, concentration0: Tensor | float) -> tuple[Tensor, Tensor]:
     """Both as tensors of one shape and one dtype; types and shapes are checked."""
-    like = next((x for x in (concentration1, concentration0) if isinstance(x, Tensor)), torch.empty(()))
+    like = next(x for x in (concentration1, concentration0, torch.empty(())) if isinstance(x, Tensor))
     a = _as_tensor("concentration1", concentration1, like)
     b = _as_tensor("concentration0", concentration0, like)
     shape, dtype = broadcast(concentration1=a, concentration0=b), torch.promote_types(a.dtype, b.dtype)

@@ -49,6 +49,7 @@ def test_size_is_that_of_the_published_model():
     assert model.weights[3].abs().max() > 0.99 * math.sqrt(6 / (200 + 2038))
 
 
+@pytest.mark.skipif(torch.__version__ < "2.8", reason="older compilers cannot trace properties of named tuples")
 @pytest.mark.parametrize("landing", [False, True])
 @pytest.mark.parametrize("method", METHODS)
 def test_what_is_between_the_layers_compiles_in_one_graph(method, landing):
