@@ -7,6 +7,7 @@ import pytest
 
 from igr.paper.methods import METHODS
 from igr.paper.report import collect
+from igr.paper.specs import SPECS
 
 ROOT = Path(__file__).parents[2]
 ELBO, BOUND = "elbo_discrete", "log_likelihood"
@@ -17,6 +18,7 @@ COLUMNS = {  # what has chosen τ, the split, and the metric
     "training images": (ELBO, "train", ELBO),
     "test images": (ELBO, "test", ELBO),
 }
+FOUR_SAMPLES = {"relaxed objective": "", "RELAX": "+relax", "USPGBL": "+uspg"}
 TABLES = {  # rows are methods: under which heading, which table there, and what ids begin with
     ("MNIST, linear models", 0): "table1/mnist/linear",
     ("MNIST, non-linear models", 0): "table1/mnist/nonlinear",
@@ -102,6 +104,17 @@ def test_training_images(value, tables):
         assert row == {column: value(spec(label, "non-linear"), column) for column in row}
         train, test = (float(row[column].replace("−", "-")) for column in ("training images", "test images"))
         assert float(lost) == round(train - test)
+
+
+def test_four_samples(value, tables):
+    (rows,) = tables["Four samples"]
+    assert len(rows) == 5
+    for row in rows:
+        label, paper = row.pop(""), row.pop("paper")
+        method, trained = label.split(", ")
+        id = f"s4/mnist/nonlinear/{method.lower()}{FOUR_SAMPLES[trained]}"
+        assert paper == f"{SPECS[id].paper.value:.2f}".replace("-", "−")
+        assert row == {column: value(id, column) for column in row}
 
 
 def test_beside_the_prototype(value, tables):
