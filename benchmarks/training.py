@@ -39,6 +39,8 @@ from torch import Tensor
 
 from igr import kernels
 from igr.paper.ensemble import Ensemble
+from igr.paper.memory import keep_memory
+from igr.paper.products import fast_products
 from igr.paper.specs import SPECS, Vae
 
 # Seconds per epoch of 600 steps: the published code under TensorFlow 2.21, CPU, with its default threads.
@@ -187,14 +189,16 @@ def measure(work: dict[str, Callable[[], object]], number: int, device: torch.de
 def rounds(work: dict[str, Callable[[], object]], number: int, device: torch.device) -> dict[str, list[float]]:
     """Seconds of each round, after one to warm up."""
     times: dict[str, list[float]] = {name: [] for name in work}
-    for i in range(number + 1):
-        for name in random.sample(list(work), len(work)):
-            start = time.perf_counter()
-            work[name]()
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-            if i:
-                times[name].append(time.perf_counter() - start)
+    keep_memory()
+    with fast_products(device):  # as igr run has it
+        for i in range(number + 1):
+            for name in random.sample(list(work), len(work)):
+                start = time.perf_counter()
+                work[name]()
+                if device.type == "cuda":
+                    torch.cuda.synchronize(device)
+                if i:
+                    times[name].append(time.perf_counter() - start)
     return times
 
 

@@ -255,7 +255,7 @@ def test_units_of_completions_are_those_of_the_maps(monkeypatch):
     totals = []
     for usable in (False, True):
         monkeypatch.setattr(completions, "kernels", SimpleNamespace(usable=lambda *tensors, it=usable: it))
-        total = completions.sample_units(model, upper, tau, noise).square().sum((0, 2, 3))
+        total = completions.sample_units(model, model.say(0, upper), tau, noise).square().sum((0, 2, 3))
         totals.append((total, *torch.autograd.grad(total.sum(), parameters, allow_unused=True)))
     for expected, found in zip(*totals, strict=True):
         if expected is not None:

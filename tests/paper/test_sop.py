@@ -22,7 +22,7 @@ from igr.paper.sop.objectives import (
     draw_noise,
     flow,
     hard_units,
-    log_likelihood,
+    log_likelihoods,
     log_px,
     relaxed_units,
     sample_units,
@@ -158,7 +158,7 @@ def test_an_odd_number_of_pixels_has_no_halves():
 @pytest.mark.parametrize(("method", "changes"), CASES, ids=str)
 def test_likelihood_is_that_of_enumeration(method, changes):
     model, x, m = random_model(method, 3, **changes), random_images(), 40_000
-    found = log_likelihood(model, x, m, torch.Generator().manual_seed(1))
+    (found,) = log_likelihoods(model, x, m, torch.Generator().manual_seed(1))
     for i in range(2):
         for b in range(2):
             weights, log_w = Reference(model, i).enumerated(x[i, b].numpy())
@@ -171,7 +171,7 @@ def test_likelihood_is_that_of_enumeration(method, changes):
 def test_likelihood_in_parts_is_the_same(monkeypatch):
     model, x, m = random_model("igr-i", 3), random_images(), 30_000
     monkeypatch.setattr(objectives, "at_once", lambda like, numbers: 700)  # the last part is smaller
-    found = log_likelihood(model, x, m, torch.Generator().manual_seed(2))
+    (found,) = log_likelihoods(model, x, m, torch.Generator().manual_seed(2))
     assert found.dtype == torch.float64
     weights, log_w = Reference(model, 1).enumerated(x[1, 0].numpy())
     mean, square = (weights * np.exp(log_w)).sum(), (weights * np.exp(2 * log_w)).sum()
@@ -183,7 +183,7 @@ def test_every_sample_of_a_likelihood_counts_once(m, monkeypatch):
     model, x = random_model("igr-i", 3, strength=0.0), random_images()  # what is said does not depend on samples
     monkeypatch.setattr(objectives, "at_once", lambda like, numbers: 3)
     expected = [[Reference(model, i).log_px(x[i, b, D // 2 :].numpy(), np.ones(3)) for b in range(2)] for i in range(2)]
-    found = log_likelihood(model, x, m, torch.Generator().manual_seed(3))
+    (found,) = log_likelihoods(model, x, m, torch.Generator().manual_seed(3))
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
@@ -265,7 +265,7 @@ def test_units_are_differences_of_two_categories(method):
     torch.testing.assert_close(relaxed_units(s, tau), z[..., 0] - z[..., 1])
     hard = harden(s)
     assert torch.equal(hard_units(s), hard[..., 0] - hard[..., 1])
-    units = sample_units(model, model.halves(x)[0], None, [noise])
+    units = sample_units(model, model.say(0, model.halves(x)[0]), None, [noise])
     assert units.unique().tolist() == [-1, 1]
 
 
@@ -342,6 +342,25 @@ def test_all_members_are_assessed_on_validation_images_and_none_on_those_of_trai
     assert assess(ensemble, images, "train", [0, 1], budget) == [{}, {}]
 
 
+def test_members_with_one_seed_are_measured_with_the_same_noise():
+    """They have the same weights at first, and differ in temperature; other seeds have other noise."""
+    ensemble, images = trainer("gs"), pictures_of(5)
+    with torch.no_grad():
+        for p in ensemble.model.parameters():
+            p[1:] = p[:1]
+    found = [each["log_likelihood"] for each in assess(ensemble, images, "validation", range(4), Budget(m=20))]
+    assert found[:2] == found[2:]
+    assert found[0] != found[1]
+
+
+def test_cold_units_are_measured_as_hard_ones():
+    """Both networks have the same noise, so that a limit is one sample by sample."""
+    model, x = random_model("igr-i", 3), random_images()
+    taus = [None, torch.full((2, 1, 1, 1), 1e-9, dtype=torch.float64)]
+    hard, relaxed = log_likelihoods(model, x, 7, torch.Generator().manual_seed(4), taus)
+    torch.testing.assert_close(relaxed, hard, rtol=1e-12, atol=0)
+
+
 def test_only_relaxations_have_relaxed_likelihoods():
     ensemble = trainer("gs", estimator="rloo", num_samples=2)
     (found,) = assess(ensemble, pictures_of(3), "test", [1], Budget(m=5), full=True)
@@ -363,11 +382,11 @@ def test_assessment_goes_on_where_it_stopped(monkeypatch):
 def test_a_member_that_is_not_finite_has_no_likelihood_and_disturbs_nobody(weights):
     ensemble, images = trainer("igr-i"), torch.from_numpy(pictures_of(7))
     x = ensemble.pixels(images).expand(4, -1, -1)
-    before = log_likelihood(ensemble.model, x, 5, torch.Generator().manual_seed(1))
+    (before,) = log_likelihoods(ensemble.model, x, 5, torch.Generator().manual_seed(1))
     curve = ensemble.held_out(images)["log_likelihood_10"]
     with torch.no_grad():
         ensemble.model.get_parameter(weights)[1] = torch.nan
-    after = log_likelihood(ensemble.model, x, 5, torch.Generator().manual_seed(1))
+    (after,) = log_likelihoods(ensemble.model, x, 5, torch.Generator().manual_seed(1))
     assert after[1].isnan().all()
     assert torch.equal(after[[0, 2, 3]], before[[0, 2, 3]])
     found = ensemble.held_out(images)["log_likelihood_10"]
@@ -380,7 +399,7 @@ def test_curves_are_of_ten_discrete_samples():
     ensemble, images = trainer("gs"), torch.from_numpy(pictures_of(40))
     found = ensemble.held_out(images)["log_likelihood_10"]
     assert torch.equal(found[:2], found[2:])
-    many = log_likelihood(ensemble.model, ensemble.pixels(images).expand(4, -1, -1), 2_000, torch.Generator())
+    (many,) = log_likelihoods(ensemble.model, ensemble.pixels(images).expand(4, -1, -1), 2_000, torch.Generator())
     assert (found <= many.mean(-1) + 0.05).all()
     torch.testing.assert_close(found, many.mean(-1), rtol=0, atol=0.2)
 

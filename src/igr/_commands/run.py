@@ -109,11 +109,13 @@ def add(app: "typer.Typer") -> None:
             try:
                 import torch
 
+                from igr.paper.memory import keep_memory
                 from igr.paper.run import Options
             except ModuleNotFoundError as error:
                 needs("igr run", error)
             away = engine == "ray" and not fits  # then nothing is computed here
             where = torch.device("cuda") if away and device == "cuda" else device_of(device)
+            keep_memory()
             folders = {"out": out, "checkpoints": checkpoints, "data_dir": data_dir}
             options = Options(
                 **folders,  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from igr.functional import NoiseSource, gaussian_noise, gumbel_noise
 from igr.paper.compiled import fast
 from igr.paper.streams import generator_of
 
-__all__ = ["BLOCK", "BlockNoise", "draw"]
+__all__ = ["BLOCK", "BlockNoise", "SharedNoise", "draw"]
 
 BLOCK = 50  # steps whose noise is drawn at once; part of what the numbers of a seed are
 
@@ -23,6 +23,29 @@ def draw(kind: str, shape: Sequence[int], like: Tensor, generator: torch.Generat
     if kind == "gaussian":
         return gaussian_noise(shape, like, generator)
     return gumbel_noise(like.new_empty(tuple(shape)), generator)
+
+
+class SharedNoise(NoiseSource):
+    """Noise ``(..., E, B, N, k)`` of which members with the same owner have the same.
+
+    Arguments:
+        generators: what R owners draw from, one after the other.
+        owner: which of them each of the E members has, ``(E,)``.
+    """
+
+    def __init__(self, generators: Sequence[torch.Generator], owner: Tensor) -> None:
+        self._generators, self._owner = generators, owner
+
+    def gaussian(self, shape: Sequence[int], like: Tensor) -> Tensor:
+        return self._draw("gaussian", shape, like)
+
+    def gumbel(self, like: Tensor) -> Tensor:
+        return self._draw("gumbel", like.shape, like)
+
+    def _draw(self, kind: str, shape: Sequence[int], like: Tensor) -> Tensor:
+        *lead, _, B, N, k = shape
+        drawn = torch.stack([draw(kind, (*lead, B, N, k), like, each) for each in self._generators], -4)
+        return drawn.index_select(-4, self._owner)
 
 
 class _Request(NamedTuple):

@@ -24,6 +24,7 @@ from igr import __version__
 from igr.paper import checkpoint, records
 from igr.paper.measure import Pictures, Stopped, assess
 from igr.paper.plan import TRAINERS, Options, Plan, described, plan
+from igr.paper.products import fast_products
 from igr.paper.records import Record
 from igr.paper.select import SPLITS, Configuration, choose_all
 from igr.paper.specs import Trained
@@ -93,7 +94,7 @@ def run_cell(
     if len(found) == len(identities):
         _clean(folder)
         return found
-    with checkpoint.claim(folder):
+    with checkpoint.claim(folder), fast_products(options.device):
         work = _Work(cell, planned, options, stop, report)
         try:
             work.train()

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from igr.paper.layers import Adam, Factors
 from igr.paper.measure import Budget, Job, Pictures
 from igr.paper.models import members_axis
 from igr.paper.noise import BLOCK, BlockNoise
+from igr.paper.products import products_in
 from igr.paper.streams import generator_of
 from igr.paper.trained import DIFFERENTIATED_TWICE, Trained
 
@@ -208,7 +208,7 @@ class Trainer(ABC):
     def _step(self) -> None:
         """One step of every member; reads and writes fixed tensors only, so that it can be replayed."""
         self._noise.begin_step()
-        with _products_in(self.products):
+        with products_in("high" if self.products == "tf32" else None):
             losses = self._losses(self._batch())  # (E, B)
             self.optimizer.backward(losses)
         self.total += losses.detach().mean(-1)
@@ -269,17 +269,6 @@ class Trainer(ABC):
                 axis = members_axis(p)
                 p.index_copy_(axis, rows, kept.index_select(axis, rows))
             kept.copy_(p)
-
-
-@contextmanager
-def _products_in(precision: str) -> Iterator[None]:
-    """Products of torch itself are in TF32, if that is asked for; what is captured inside stays so."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else before)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def _images_at(images: Tensor, order: Tensor, at: Tensor, owner: Tensor, grey: bool, dtype: torch.dtype) -> Tensor:

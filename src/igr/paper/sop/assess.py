@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from igr.paper.measure import Job, Metrics, Pictures, grid
+from igr.paper.noise import SharedNoise
 from igr.paper.sop.model import EnsembleCompletion
-from igr.paper.sop.objectives import draw_noise, log_likelihood, sample_units
+from igr.paper.sop.objectives import draw_noise, log_likelihoods, sample_units
 from igr.paper.streams import generator_of
 from igr.paper.trainer import ROWS
 
@@ -49,23 +50,33 @@ class Budget:
 def jobs(
     ensemble: CompletionEnsemble, rows: Sequence[int], images: Images, split: str, budget: Budget, full: bool
 ) -> list[Job]:
-    """The log-likelihood of the discrete network, and of the relaxed one, if that was trained.
+    """The log-likelihood of the discrete network, and of the relaxed one, if that was trained, with the same noise.
 
-    Nothing on ``train``: the loss of the last epoch is there already.
+    Members share it too if they have the same seed, as in training. Nothing on ``train``: the loss of the last epoch
+    is there already.
     """
     if split == "train":
         return []
     model, tau = ensemble.model.subset(rows), ensemble.tau[list(rows)]
     size = max(1, ROWS[ensemble.device.type] // len(rows))
-    relaxed = tau if ensemble.cell.estimator == "reparameterized" else None
-    return [Job("metrics", images, size, partial(_metrics, model, relaxed, budget.m))]
+    seeds = torch.tensor([ensemble.members[row].seed for row in rows], device=ensemble.device)
+    _, owner = seeds.unique(return_inverse=True)
+    taus: dict[str, Tensor | None] = {"log_likelihood": None}
+    if ensemble.cell.estimator == "reparameterized":  # another model, whose units are not -1 or 1
+        taus["log_likelihood_relaxed"] = tau
+    return [Job("metrics", images, size, partial(_metrics, model, taus, owner, budget.m))]
 
 
-def _metrics(model: EnsembleCompletion, tau: Tensor | None, m: int, x: Tensor, generator: torch.Generator) -> Metrics:
-    found = {"log_likelihood": log_likelihood(model, x, m, generator)}
-    if tau is not None:  # another model, whose units are not -1 or 1
-        found["log_likelihood_relaxed"] = log_likelihood(model, x, m, generator, tau)
-    return found
+def _metrics(
+    model: EnsembleCompletion,
+    taus: dict[str, Tensor | None],
+    owner: Tensor,
+    m: int,
+    x: Tensor,
+    generator: torch.Generator,
+) -> Metrics:
+    noise = SharedNoise([generator] * (int(owner.max()) + 1), owner)
+    return dict(zip(taus, log_likelihoods(model, x, m, noise, list(taus.values())), strict=True))
 
 
 @torch.no_grad()
@@ -80,6 +91,6 @@ def pictures(ensemble: CompletionEnsemble, images: Images, row: int) -> Pictures
     x = ensemble.pixels(torch.from_numpy(images[:COLUMNS]).to(ensemble.device)).unsqueeze(0)  # (1, B, D)
     upper, _ = model.halves(x)
     noise = draw_noise(model, (COMPLETIONS, *x.shape[:2]), x, generator)
-    lower = model.decode(sample_units(model, upper, None, noise)).sigmoid()  # (S, 1, B, D / 2)
+    lower = model.decode(sample_units(model, model.say(0, upper), None, noise)).sigmoid()  # (S, 1, B, D / 2)
     completed = torch.cat([upper.expand_as(lower), lower], -1)
     return {"completions": grid(torch.cat([x.unsqueeze(0), completed]).flatten(0, 2), x.shape[1])}

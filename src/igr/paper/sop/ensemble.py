@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from igr.paper.measure import Job, Pictures
+from igr.paper.noise import SharedNoise
 from igr.paper.sop import assess
 from igr.paper.sop.estimated import estimated_loss
 from igr.paper.sop.model import EnsembleCompletion
@@ -65,10 +66,10 @@ class CompletionEnsemble(Trainer):
         total = torch.zeros(E, dtype=torch.float64, device=self.device)
         size = max(1, ROWS[self.device.type] // E)
         generators = [generator_of(seed, "held-out", self.epoch, device=self.device) for seed in self.cell.seeds]
+        shared = SharedNoise(generators, self._owner)
         for start in range(0, len(images), size):
             x = self.pixels(images[start : start + size]).expand(E, -1, -1)
-            drawn = [draw_noise(self.model, (S, x.shape[1]), x, each) for each in generators]
-            noise = [torch.stack(parts, 1).index_select(1, self._owner) for parts in zip(*drawn, strict=True)]
+            noise = draw_noise(self.model, (S, *x.shape[:2]), x, shared)
             total += (log_px(self.model, x, None, noise).double().logsumexp(0) - math.log(S)).sum(-1)
         return {f"log_likelihood_{S}": (total / len(images)).cpu()}
 

@@ -26,7 +26,7 @@ __all__ = [
     "draw_noise",
     "flow",
     "hard_units",
-    "log_likelihood",
+    "log_likelihoods",
     "log_px",
     "relaxed_units",
     "sample_units",
@@ -58,15 +58,14 @@ def bound(model: EnsembleCompletion, x: Tensor, tau: Tensor, noise: Sequence[Ten
 def log_px(model: EnsembleCompletion, x: Tensor, tau: Tensor | None, noise: Sequence[Tensor]) -> Tensor:
     """log p(lower half | units) of S joint samples, ``(S, E, B)``; of discrete ones where there is no temperature."""
     upper, lower = model.halves(x)
-    return model.log_px(lower, sample_units(model, upper, tau, noise))
+    return model.log_px(lower, sample_units(model, model.say(0, upper), tau, noise))
 
 
-def sample_units(model: EnsembleCompletion, upper: Tensor, tau: Tensor | None, noise: Sequence[Tensor]) -> Tensor:
-    """Units of the second layer, ``(S, E, B, N)``, given upper halves; without a temperature in {-1, 1}."""
-    units = upper
-    for layer, eps in enumerate(noise):
-        said = model.say(layer, units)
-        units = fast(_units, eps)(model.cell, said, _planar(model, layer), eps, tau)
+def sample_units(model: EnsembleCompletion, said: Tensor, tau: Tensor | None, noise: Sequence[Tensor]) -> Tensor:
+    """Units of the last layer, ``(S, E, B, N)``, given what is said of the first; without a temperature in {-1, 1}."""
+    units = fast(_units, noise[0])(model.cell, said, _planar(model, 0), noise[0], tau)
+    for layer, eps in enumerate(noise[1:], 1):
+        units = fast(_units, eps)(model.cell, model.say(layer, units), _planar(model, layer), eps, tau)
     return units
 
 
@@ -114,7 +113,7 @@ def relaxed_units(s: Tensor, tau: Tensor) -> Tensor:
 def hard_units(s: Tensor) -> Tensor:
     """Its limit, in {-1, 1}, without gradient; the first category at zero, as in ``harden``, and NaN where s is."""
     s = s.detach().squeeze(-1)
-    return torch.where(s.isnan(), s, torch.where(s >= 0, 1.0, -1.0).to(s.dtype))
+    return (2 * (s >= 0).to(s.dtype) - 1).masked_fill(s.isnan(), math.nan)
 
 
 def flow(model: EnsembleCompletion, layer: int) -> list[StickBreaking | Planar]:
@@ -137,10 +136,14 @@ def draw_noise(
 
 
 @torch.no_grad()
-def log_likelihood(
-    model: EnsembleCompletion, x: Tensor, num_samples: int, generator: torch.Generator, tau: Tensor | None = None
-) -> Tensor:
-    r"""The log-likelihood of lower halves given upper ones, by Monte Carlo, ``(E, B)``, in float64.
+def log_likelihoods(
+    model: EnsembleCompletion,
+    x: Tensor,
+    num_samples: int,
+    generator: torch.Generator,
+    taus: Sequence[Tensor | None] = (None,),
+) -> list[Tensor]:
+    r"""The log-likelihoods of lower halves given upper ones, by Monte Carlo, ``(E, B)`` each, in float64.
 
     .. math:: \log \frac1m \sum_{s \le m} p(\text{lower} | u_s), \qquad u_s \sim p(u | \text{upper}).
 
@@ -150,12 +153,15 @@ def log_likelihood(
         model: the members.
         x: images, ``(E, B, D)``.
         num_samples: m, which are taken in parts that bound the memory.
-        generator: source of the noise.
-        tau: temperatures ``(E, 1, 1, 1)`` of the network with relaxed units; without, units are in {-1, 1}.
+        generator: source of the noise, which all of them share.
+        taus: temperatures ``(E, 1, 1, 1)`` of networks with relaxed units; where there is none, units are in {-1, 1}.
     """
-    size = at_once(x, 2**21)
-    total = torch.full(x.shape[:2], -math.inf, dtype=torch.float64, device=x.device)
+    upper, lower = model.halves(x)
+    said, size = model.say(0, upper), at_once(x, 2**21)
+    totals = [torch.full(x.shape[:2], -math.inf, dtype=torch.float64, device=x.device) for _ in taus]
     for start in range(0, num_samples, size):
         noise = draw_noise(model, (min(size, num_samples - start), *x.shape[:2]), x, generator)
-        total = torch.logaddexp(total, log_px(model, x, tau, noise).double().logsumexp(0))
-    return total - math.log(num_samples)
+        for total, tau in zip(totals, taus, strict=True):
+            terms = model.log_px(lower, sample_units(model, said, tau, noise))
+            torch.logaddexp(total, terms.double().logsumexp(0), out=total)
+    return [total - math.log(num_samples) for total in totals]
