@@ -6,7 +6,7 @@ import torch
 
 from igr.paper.ensemble import Ensemble
 from igr.paper.models import EnsembleVae, members_axis
-from igr.paper.noise import BLOCK, BlockNoise
+from igr.paper.noise import BLOCK, BlockNoise, SharedNoise, draw
 from igr.paper.specs import SPECS, Times, Vae
 
 CPU = torch.device("cpu")
@@ -115,15 +115,27 @@ def test_noise_is_fresh_in_every_block_step_seed_and_request():
                 at.fill_(step)
                 noise.begin_step()
                 seen += [noise.gaussian(like.shape, like), noise.gaussian((7, *like.shape), like), noise.gumbel(like)]
-    for draw in seen:
-        assert torch.equal(draw.select(-4, 0), draw.select(-4, 2))  # members with one seed
-    own = [draw.select(-4, r).flatten() for draw in seen for r in (0, 1)]
+    for drawn in seen:
+        assert torch.equal(drawn.select(-4, 0), drawn.select(-4, 2))  # members with one seed
+    own = [drawn.select(-4, r).flatten() for drawn in seen for r in (0, 1)]
     assert len(torch.cat(own).unique()) == sum(len(each) for each in own)
     normal = torch.cat([seen[i].select(-4, 0).flatten() for i in range(len(seen)) if i % 3 < 2])
     gumbel = torch.cat([seen[i].select(-4, 0).flatten() for i in range(2, len(seen), 3)])
     assert abs(normal.mean()) < 5 / len(normal) ** 0.5
     assert abs(normal.var() - 1) < 5 * (2 / len(normal)) ** 0.5
     assert abs(gumbel.mean() - 0.5772) < 5 * 1.2826 / len(gumbel) ** 0.5
+
+
+@pytest.mark.parametrize(("kind", "mean"), [("gaussian", 0.0), ("gumbel", 0.5772)])
+def test_shared_noise_is_that_of_each_owner(kind, mean):
+    generators = [torch.Generator().manual_seed(seed) for seed in (1, 2)]
+    like = torch.zeros(3, 50, 20, 6)  # (E, B, N, K)
+    noise = SharedNoise(generators, torch.tensor([1, 0, 1]))
+    found = noise.gumbel(like) if kind == "gumbel" else noise.gaussian(like.shape, like)
+    for member, seed in enumerate((2, 1, 2)):
+        expected = draw(kind, like.shape[1:], like, torch.Generator().manual_seed(seed))
+        assert torch.equal(found[member], expected)
+        assert abs(expected.mean() - mean) < 0.1
 
 
 def test_steps_that_ask_for_other_noise_are_refused():

@@ -20,7 +20,7 @@ class Rounding(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if function in self.products and torch.get_float32_matmul_precision() == "medium":
-            args = [a.bfloat16().to(a.dtype) for a in args]
+            args = [a.bfloat16().float() if a.dtype == torch.float32 else a for a in args]
         return function(*args, **(kwargs or {}))
 
 
@@ -50,6 +50,14 @@ def test_machines_that_round_products_are_told_apart(rounded):
     with Rounding(rounded):
         assert not products._exact_by_onednn.__wrapped__()
     assert torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.usefixtures("float64")
+def test_whether_float32_is_rounded_does_not_depend_on_what_is_usual():
+    with Rounding(PRODUCTS):
+        assert not products._exact_by_onednn.__wrapped__()
+    with torch.device("meta"):
+        assert products._exact_by_onednn.__wrapped__() == products._exact_by_onednn()
 
 
 def test_only_exact_products_of_cpus_are_changed(monkeypatch):

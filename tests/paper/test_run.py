@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from run_cases import checkpoints, run
+from run_cases import checkpoints, options, run
 
-from igr.paper import records
+from igr.paper import products, records
 from igr.paper.data import DataError
 from igr.paper.ensemble import Ensemble
-from igr.paper.run import _Work
+from igr.paper.run import _Work, run_cell
 from igr.paper.specs import SPECS, Vae
 
 CELLS = [spec for spec in SPECS.values() if isinstance(spec, Vae)]
@@ -108,6 +108,21 @@ def test_where_all_fail_there_are_records_but_no_choice(tmp_path, monkeypatch):
     broken_at(monkeypatch, 0, slice(None), weights=torch.nan)
     found, _ = run(SPECS["table1/mnist/linear/igr-i"].shortened(), tmp_path)
     assert all(r["status"] == "failed" and not r["selected"] and r["metrics"] == {} for r in found)
+
+
+def test_products_of_cpus_are_fast_from_the_first_step_to_the_last_metric(tmp_path, monkeypatch):
+    monkeypatch.setattr(products, "_exact_by_onednn", lambda: True)
+    found, phases = set(), set()
+
+    def report(progress):
+        if progress.phase != "done":
+            phases.add(progress.phase)
+            found.add(torch.get_float32_matmul_precision())
+
+    run_cell(SPECS["table1/mnist/linear/gs"].shortened(), options(tmp_path), lambda: False, report)
+    assert {"training", "test"} <= phases
+    assert found == {"medium"}
+    assert torch.get_float32_matmul_precision() == "highest"
 
 
 def test_without_data_it_says_how_to_get_them(tmp_path):

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from igr._commands import run as run_command
 from igr._commands.run import _display
 from igr.cli import build_app
-from igr.paper import again, records
+from igr.paper import again, memory, records
 from igr.paper.run import Progress
 from igr.paper.specs import SPECS
 from igr.paper.store import Folder
@@ -222,6 +222,14 @@ def test_what_fails_at_once_leaves_no_folders(tmp_path, monkeypatch, more, statu
     (tmp_path / "file").touch()
     assert CliRunner().invoke(build_app(), ["run", COMMAND[1], *more]).exit_code == status
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_the_command_keeps_memory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    kept = []
+    monkeypatch.setattr(memory, "keep_memory", lambda: kept.append(True))
+    CliRunner().invoke(build_app(), ["run", COMMAND[1], "--data-dir", "nowhere"])
+    assert kept == [True]
 
 
 def test_derived_specs_are_there_with_these_seeds_only(tmp_path, monkeypatch, capsys):

@@ -342,12 +342,14 @@ def test_all_members_are_assessed_on_validation_images_and_none_on_those_of_trai
     assert assess(ensemble, images, "train", [0, 1], budget) == [{}, {}]
 
 
-def test_members_with_one_seed_are_measured_with_the_same_noise():
+@pytest.mark.parametrize("method", METHODS)
+def test_members_with_one_seed_are_measured_with_the_same_noise(method):
     """They have the same weights at first, and differ in temperature; other seeds have other noise."""
-    ensemble, images = trainer("gs"), pictures_of(5)
+    ensemble, images = trainer(method), pictures_of(5)
     with torch.no_grad():
         for p in ensemble.model.parameters():
-            p[1:] = p[:1]
+            axis = members_axis(p)
+            p.copy_(p.narrow(axis, 0, 1).expand_as(p).clone())
     found = [each["log_likelihood"] for each in assess(ensemble, images, "validation", range(4), Budget(m=20))]
     assert found[:2] == found[2:]
     assert found[0] != found[1]

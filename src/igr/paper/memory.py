@@ -8,6 +8,7 @@ import sys
 __all__ = ["keep_memory"]
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # what mallopt calls them
+SIZES = 2**31 - 1, 2**25  # the largest that it takes, of new and of older versions
 
 
 def keep_memory() -> bool:
@@ -19,5 +20,6 @@ def keep_memory() -> bool:
     if sys.platform != "linux":
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    largest = 2**31 - 1
-    return mallopt is not None and bool(mallopt(MMAP_THRESHOLD, largest) and mallopt(TRIM_THRESHOLD, largest))
+    if mallopt is None or not any(mallopt(MMAP_THRESHOLD, size) for size in SIZES):
+        return False
+    return bool(mallopt(TRIM_THRESHOLD, SIZES[0]))

@@ -17,8 +17,11 @@ ERROR = 1e-5  # of its largest entry: rounding of float32 leaves 1e-6, that of b
 @contextmanager
 def products_in(precision: str | None) -> Iterator[None]:
     """Products of torch itself have this precision, in torch's words, if one is given; what is captured stays so."""
+    if precision is None:
+        yield
+        return
     before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(before if precision is None else precision)
+    torch.set_float32_matmul_precision(precision)
     try:
         yield
     finally:
@@ -41,7 +44,10 @@ def _exact_by_onednn() -> bool:
     """Whether products that may be in bfloat16 are in float32 on this machine."""
     rows, size, columns = SHAPES
     generator = torch.Generator().manual_seed(0)
-    x, w = (torch.randn(shape, generator=generator) for shape in ((2, rows, size), (2, size, columns)))
+    x, w = (  # whatever the defaults are
+        torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
+        for shape in ((2, rows, size), (2, size, columns))
+    )
     with products_in("medium"):
         found = torch.stack([x @ w, torch.stack([a @ b for a, b in zip(x, w, strict=True)])])
     exact = x.double() @ w.double()

@@ -117,8 +117,10 @@ class _Post:
 
 def _task(mailbox: Any, number: int, cell: Trained, options: Options, known: list[Record]) -> bool:
     """On a worker: one cell; whether it is done."""
+    from igr.paper.memory import keep_memory
     from igr.paper.run import clean_cell, run_cell
 
+    keep_memory()
     what = _get(mailbox.begin.remote(number))
     if what == "stop":
         return False

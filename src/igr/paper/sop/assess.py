@@ -60,22 +60,23 @@ def jobs(
     model, tau = ensemble.model.subset(rows), ensemble.tau[list(rows)]
     size = max(1, ROWS[ensemble.device.type] // len(rows))
     seeds = torch.tensor([ensemble.members[row].seed for row in rows], device=ensemble.device)
-    _, owner = seeds.unique(return_inverse=True)
+    different, owner = seeds.unique(return_inverse=True)
     taus: dict[str, Tensor | None] = {"log_likelihood": None}
     if ensemble.cell.estimator == "reparameterized":  # another model, whose units are not -1 or 1
         taus["log_likelihood_relaxed"] = tau
-    return [Job("metrics", images, size, partial(_metrics, model, taus, owner, budget.m))]
+    return [Job("metrics", images, size, partial(_metrics, model, taus, owner, len(different), budget.m))]
 
 
 def _metrics(
     model: EnsembleCompletion,
     taus: dict[str, Tensor | None],
     owner: Tensor,
+    owners: int,
     m: int,
     x: Tensor,
     generator: torch.Generator,
 ) -> Metrics:
-    noise = SharedNoise([generator] * (int(owner.max()) + 1), owner)
+    noise = SharedNoise([generator] * owners, owner)
     return dict(zip(taus, log_likelihoods(model, x, m, noise, list(taus.values())), strict=True))
 
 
