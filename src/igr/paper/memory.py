@@ -8,18 +8,17 @@ import sys
 __all__ = ["keep_memory"]
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # what mallopt calls them
-SIZES = 2**31 - 1, 2**25  # the largest that it takes, of new and of older versions
+LARGEST = 2**31 - 1  # bytes, as an int of C
 
 
 def keep_memory() -> bool:
     """Lets this process keep the memory that it frees, for what it allocates next; whether it does.
 
     By default glibc hands large tensors back to the system at once, which then clears every page of the next one: a
-    fifth of a step of 50 linear models. Other allocators are left as they are.
+    fifth of a step of 50 linear models. Other allocators are left as they are, and so is glibc where it
+    refuses thresholds of that size.
     """
     if sys.platform != "linux":
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None or not any(mallopt(MMAP_THRESHOLD, size) for size in SIZES):
-        return False
-    return bool(mallopt(TRIM_THRESHOLD, SIZES[0]))
+    return mallopt is not None and bool(mallopt(MMAP_THRESHOLD, LARGEST) and mallopt(TRIM_THRESHOLD, LARGEST))

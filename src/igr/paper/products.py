@@ -10,7 +10,7 @@ import torch
 
 __all__ = ["fast_products", "products_in"]
 
-SHAPES = (100, 784, 360)  # of the product that is tried: the first layer of a linear VAE
+SIZES = (100, 784, 360)  # of the product that is tried: the first layer of a linear VAE
 ERROR = 1e-5  # of its largest entry: rounding of float32 leaves 1e-6, that of bfloat16 1e-3
 
 
@@ -42,7 +42,7 @@ def fast_products(device: torch.device) -> Iterator[None]:
 @cache
 def _exact_by_onednn() -> bool:
     """Whether products that may be in bfloat16 are in float32 on this machine."""
-    rows, size, columns = SHAPES
+    rows, size, columns = SIZES
     generator = torch.Generator().manual_seed(0)
     x, w = (  # whatever the defaults are
         torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")

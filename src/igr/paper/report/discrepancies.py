@@ -54,7 +54,7 @@ RELAXED = (
 )
 OTHER_RELAX = (
     "perhaps: in the published code RELAX has networks of its own and learns a temperature for each category of each "
-    "variable; whether the paper's row has, it does not say"
+    "variable; whether that is so of the paper's row, it does not say"
 )
 OTHER_USPG = (
     "perhaps: USPGBL is not in the published code, and the paper does not say with which settings its row was trained; "
