@@ -14,7 +14,8 @@ images are random bits; nothing depends on what they show.
                   and, but for those of the first layer, once backwards, and they and both means of Adam read and
                   written, at the rate of a large copy
     published     the paper's TensorFlow code on two cores of the same kind (AMD EPYC with AVX-512), best of what was
-                  measured when the machine was quiet; "times" is how many times as fast this library's single model is
+                  measured; "times" is how many times as fast this library's single model is. The machine was quiet but
+                  for linear IGR-SB and IGR-Planar, whose times are up to a third too long (as IGR-I's were then)
 
 How to read the times. Everything runs once in a round, in a random order; ms are medians over rounds. A round is 50
 steps, on CUDA a whole epoch of 600, but for the single models without a graph: what the end of an epoch costs is in it.

@@ -40,7 +40,8 @@ def test_schedules():
 @pytest.mark.parametrize("relaxation", EXACT)
 def test_default_temperature_is_as_far_from_the_vertices_for_all(relaxation, categories):
     tau = as_temperature(None, relaxation, categories)().item()
-    assert igr.measure_temperature(categories, relaxation, tau, seed=1).distance == pytest.approx(0.2, abs=0.02)
+    found = igr.measure_temperature(categories, relaxation, tau, num_samples=20_000, seed=1)
+    assert found.distance == pytest.approx(0.1, abs=0.01)
     if relaxation == "igr-i":
         assert as_temperature(None, "igr-planar", categories)().item() == tau
 

@@ -100,7 +100,7 @@ class CategoricalBottleneck(nn.Module):
         temperature: :math:`\tau`: a number, a schedule of :mod:`igr.schedules`, or a module that returns it, such as
             :class:`igr.schedules.Learnable`; may be assigned later. By default, the temperature at which samples of
             equally likely categories, and for IGR-SB of sticks that are equally long where there is no noise, are at a
-            mean distance of 0.2 from the nearest vertex, which is another one for every relaxation and K.
+            mean distance of 0.1 from the nearest vertex, which is another one for every relaxation and K.
         estimator: what z is in training. ``"reparameterized"``, relaxed samples; all others are one-hot, with the
             gradient of that name in :mod:`igr.estimators`: ``"st_relaxed"``, that of the relaxed sample;
             ``"straight_through"``, ``"gapped_straight_through"`` and ``"reinmax"``, by probabilities;

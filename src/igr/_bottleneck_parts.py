@@ -34,7 +34,7 @@ OPTIONS = {
 }
 BY_PROBABILITIES = ("straight_through", "gapped_straight_through", "reinmax")  # and hard samples of these
 BY_REDRAWS = {"gumbel_rao": "gs", "igr_rao": "igr-i"}  # and what noise they draw again
-DISTANCE = 0.2  # to the nearest vertex, on average, at the default temperature
+DISTANCE = 0.1  # to the nearest vertex, on average, at the default temperature
 FAR = -1e4  # where the score of a forbidden category is put: its softmax is exactly zero at temperatures below 10
 AHEAD = 9  # standard deviations by which one of the others is above the last category, if that one is forbidden
 

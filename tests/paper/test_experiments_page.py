@@ -106,6 +106,21 @@ def test_training_images(value, tables):
         assert float(lost) == round(train - test)
 
 
+def test_behind_logits(value, tables):
+    (rows,) = (rows for rows in tables["ReinMax, RLOO and RELAX"] if "AIS, at the τ of the bound" in rows[0])
+    assert len(rows) == 6
+    for row in rows:
+        trained, architecture, *free = row.pop("").split(", ")
+        logits, gaussian = (spec(f"{label}, {trained}", architecture) for label in ("GS", "IGR-I"))
+        gaussian += "+free" if free else ""
+        for column, given in row.items():
+            if given:
+                one, other = (float(value(id, column).replace("−", "-")) for id in (logits, gaussian))
+                assert abs(one - other - float(given)) <= 0.55, (gaussian, column, one - other)
+            else:
+                assert (architecture, column) == ("non-linear", "AIS, at the τ of the bound")
+
+
 def test_four_samples(value, tables):
     (rows,) = tables["Four samples"]
     assert len(rows) == 5

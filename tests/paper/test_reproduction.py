@@ -181,7 +181,7 @@ def test_a_reason_may_ask_for_the_sign(tmp_path):
     assert [each[1] for each in differences(tmp_path / "above", vae(sb, -93.0, -93.0))] == 2 * ["in part"]
 
 
-@pytest.mark.parametrize(("estimator", "words"), [("relax", "networks of its own"), ("uspg", "with which settings")])
+@pytest.mark.parametrize(("estimator", "words"), [("relax", "networks of its own"), ("uspg", "settings of all rows")])
 def test_estimators_of_four_samples_have_settings_that_the_paper_does_not_say(tmp_path, estimator, words):
     id = f"s4/mnist/nonlinear/gs+{estimator}"
     rows = [chosen(record(id, 0.5, seed), "elbo_discrete", elbo_discrete=-95.0 + seed % 2) for seed in SEEDS]

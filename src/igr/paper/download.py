@@ -158,7 +158,7 @@ def _pooch() -> Any:
     try:
         import pooch  # type: ignore[import-untyped, unused-ignore]
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("downloads need pooch: pip install 'igr[paper]'", name=error.name) from error
+        raise ModuleNotFoundError("downloads need pooch: pip install pooch", name=error.name) from error
     return pooch
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from itertools import groupby
 
 from igr.paper.report.claims import ADEQUATE, EQUAL, SLOWER, Claim, claims
@@ -9,31 +11,32 @@ from igr.paper.report.collect import Records
 from igr.paper.report.document import ABSENT, Block, Entry, Section, Table, Text
 from igr.paper.report.lines import unlike
 from igr.paper.report.parts import AIS, LIKELIHOODS, MUCH, NOISE, SEEN, TAIL, Book
-from igr.paper.report.verdicts import Judged, Outcome, judge
+from igr.paper.report.verdicts import FAILS, HOLDS, MISSING, UNDECIDED, UNTRIED, Judged, Outcome, judge
 from igr.paper.report.words import place
 
 __all__ = ["TITLE", "lead", "sections"]
 
 MANY = 8  # ids: more are not named
+PARTLY, DEPENDS = "undecided at least in part", "depends on how the records are read"
 TITLE = "The paper's claims, and what the records say"
 RULES = (
     f"A row is above another if the difference of the means over seeds exceeds {NOISE:g} combined standard deviations "
     "of the seeds, √(SD₁² + SD₂²): then the claim holds; if it is as far below, it fails; in between, or with a single "
-    "seed, it is undecided. Where the paper claims no more than that nothing is lost, it holds unless it is as far "
-    "below.",
-    "A claim on VAEs is read in four ways: by the published formula, which is not a bound, and by the "
-    "importance-weighted bound; and with the temperatures that the discrete ELBO (the paper's rule) or the bound "
+    "seed, it is undecided. A claim that nothing is lost holds unless the row is below by more than that.",
+    "A claim on log-likelihoods of VAEs is read in four ways: by the published formula, which is not a bound, and by "
+    "the importance-weighted bound; and with the temperatures that the discrete ELBO (the paper's rule) or the bound "
     "has chosen on validation images. Where one holds and another fails it depends on the selection, on the formula, "
-    "or on both. The claim on RELAX, which is about how well it optimises, is read by the discrete ELBO on training "
-    "images as well. AIS, on few images and of linear models, stands beside them and is not counted: where it says the "
-    "contrary, it is to be believed.",
+    "or on both. Claims on ELBOs are read by these, with both selections. Claims on RELAX, which trains the discrete "
+    "ELBO, are read by that as well, on test and on training images. AIS, on few images and of linear models, stands "
+    "beside them and is not counted: where it says the contrary, it is to be believed.",
     "A claim on several rows holds if it does for all of them, unless the paper itself allows for exceptions; "
     "“a variety of experiments” are more than half of the blocks of Table 1. “IGR” alone is its best variant by the "
     "same number, unless all are named.",
     "Quotation marks are around the paper's words; other sentences say what its tables show.",
-    f"Two fits differ if their total variations do by more than {SEEN:g}; one is adequate up to {ADEQUATE:g}. A tail "
-    f"is the last {100 * TAIL:g} % of a target, and one is above or below another from a factor of {MUCH:g} on. Times "
-    f"are almost identical at {EQUAL[0]:g} to {EQUAL[1]:g} times, and about 30 % more at {SLOWER[0]:g} to "
+    f"Approximations of distributions have a single seed, and so a threshold in place of a deviation: two fits differ "
+    f"if their total variations do by more than {SEEN:g}; one is adequate up to {ADEQUATE:g}. A tail is the last "
+    f"{100 * TAIL:g} % of a target, and counts as heavier or lighter from a factor of {MUCH:g} on.",
+    f"Times are almost identical at {EQUAL[0]:g} to {EQUAL[1]:g} times, and about 30 % more at {SLOWER[0]:g} to "
     f"{SLOWER[1]:g} times.",
     "“So far”: some of the records are missing, and named below the claim. Only records under protocol honest count, "
     "on real images, with the settings and seeds of the specs.",
@@ -55,10 +58,28 @@ def sections(found: Records) -> list[Section]:
         for i, (claim, outcome) in enumerate(every, 1)
     )
     head = (Entry("no."), Entry("the paper"), Entry("where"), Entry("verdict"))
-    made = [Section("Verdicts", (Table("All claims", head, rows, words=4),))]
+    counts = Text.of(_counts([outcome.verdict for _, outcome in every]))
+    made = [Section("Verdicts", (counts, Table("All claims", head, rows, words=4)))]
     for title, some in groupby(enumerate(every, 1), key=lambda each: each[1][0].section):
         made.append(Section(title, tuple(_behind(i, *each, book) for i, each in some)))
     return made
+
+
+def _counts(verdicts: Sequence[str]) -> str:
+    """How many claims have which kind of verdict.
+
+    Example:
+        >>> _counts([HOLDS, f"so far {HOLDS}, in 2 of 4 readings", f"{FAILS} or {UNDECIDED}", "depends on the formula"])
+        '4 claims: holds 2, undecided at least in part 1, depends on how the records are read 1. “So far” counts too.'
+    """
+    kinds = Counter(_kind(each.removeprefix("so far ").partition(",")[0]) for each in verdicts)
+    order = (HOLDS, FAILS, PARTLY, DEPENDS, MISSING, UNTRIED)
+    words = ", ".join(f"{kind} {kinds[kind]}" for kind in order if kinds[kind])
+    return f"{len(verdicts)} claims: {words}. “So far” counts too."
+
+
+def _kind(verdict: str) -> str:
+    return DEPENDS if verdict.startswith("depends") else PARTLY if UNDECIDED in verdict else verdict
 
 
 def _behind(i: int, claim: Claim, outcome: Outcome, book: Book) -> Block:

@@ -35,7 +35,7 @@ class Reading:
     axes: tuple[tuple[str, str], ...]
 
     def __str__(self) -> str:
-        words = {"formula": "", "selection": "τ by "}
+        words = {"formula": "", "selection": "τ by ", "images": ""}
         return ", ".join(words.get(axis, f"{axis} ") + value for axis, value in self.axes)
 
     def get(self, axis: str) -> str:
