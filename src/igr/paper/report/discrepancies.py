@@ -14,6 +14,7 @@ from igr.paper.report.lines import Line, lines, number, sources
 from igr.paper.report.parts import NOISE, noise
 from igr.paper.report.tables import published
 from igr.paper.report.words import KINDS
+from igr.paper.vae import RELAXATIONS
 
 __all__ = ["OPEN", "discrepancies"]
 
@@ -40,7 +41,13 @@ LAST = (
 UNIT = "perhaps: the published code fixes σ at 1 and does not apply τ; here σ is learned and τ chosen"
 UNIT_ROW = "perhaps the scale: with σ = 1, as in the published code,"
 SCRIPT = "one linear layer in place of each pair, as in the published script,"
-BRIDGES = {  # rows that are nearer to the published code, the nearest first, and what they have of it
+RATE = "perhaps the learning rate: at 1e-4, as in the published script,"
+SLOW = {  # the same row, at that rate
+    f"{table}/{method}": {f"beyond/mnist/linear/{method}+slow": RATE}
+    for table in ("table1/mnist/linear", "train-elbo/mnist")
+    for method in RELAXATIONS
+}
+BRIDGES = SLOW | {  # rows that are nearer to the published code, the nearest first, and what they have of it
     "sop/mnist/igr-i": {
         "sop/mnist/igr-i+unit+linear": f"perhaps scale and network: with σ = 1 and {SCRIPT}",
         "sop/mnist/igr-i+unit": UNIT_ROW,
@@ -97,7 +104,7 @@ REASONS = (  # ids, protocol, when, and why; the first that fits
 def discrepancies(cells: Sequence[Cell]) -> Table | None:
     """A row for each number that is further from the paper's than noise, if there are such."""
     every = list(_lines(cells))
-    found = {line.spec: line for line, kind in every if kind == "sop"}
+    found = {_place(line, line.spec): line for line, _ in every}
     rows = [row for line, kind in every if (row := _row(line, kind, found)) is not None]
     apart = dict.fromkeys(line.spec for line, _ in every if line.incomparable is not None)
     words = f"Not comparable, for the reasons below their tables, and so left out: {', '.join(apart)}."
@@ -125,7 +132,15 @@ def _deviations(paper: Published, ours: Summary) -> float:
     return NOISE * (ours.mean - paper.value) / noise(ours.sd or 0.0, paper.sd)
 
 
-def _row(line: Line, kind: str, found: Mapping[str, Line]) -> tuple[Entry, ...] | None:
+Place = tuple[str, str, str]
+
+
+def _place(line: Line, spec: str) -> Place:
+    """A row under the protocol, and with the selection, of this one."""
+    return spec, line.cell.protocol if line.cell else "", line.criterion
+
+
+def _row(line: Line, kind: str, found: Mapping[Place, Line]) -> tuple[Entry, ...] | None:
     ours = _ours(line, kind)
     if line.paper is None or line.cell is None or line.incomparable is not None:
         return None
@@ -136,7 +151,7 @@ def _row(line: Line, kind: str, found: Mapping[str, Line]) -> tuple[Entry, ...] 
         return None
     return (
         Entry(line.spec),
-        Entry(_bridge(line, kind, ratio, found) or _reason(line, kind, ratio)),
+        Entry(_reason(line, kind, ratio, _bridge(line, kind, ratio, found))),
         Entry(line.cell.protocol),
         Entry(line.cell.chosen_by(line.criterion) if line.criterion else ABSENT),
         tau(line),
@@ -152,24 +167,29 @@ def _spread(ours: Summary) -> str:
     return number(ours.mean) + ("" if ours.sd is None else f" ± {ours.sd:.2f}")
 
 
-def _bridge(line: Line, kind: str, ratio: float, found: Mapping[str, Line]) -> str | None:
-    """What the recorded row that is nearest to the published code has."""
+def _bridge(line: Line, kind: str, ratio: float, found: Mapping[Place, Line]) -> str | None:
+    """What the recorded row that is nearest to the published code has, if that is nearer to the paper."""
     for id, words in BRIDGES.get(line.spec, {}).items():
-        ours = _ours(found[id], kind) if id in found else None
-        if ours is not None and line.paper is not None:
+        bridge = found.get(_place(line, id))
+        ours = _ours(bridge, kind) if bridge is not None else None
+        if bridge is not None and ours is not None and line.paper is not None:
             there = _deviations(line.paper, ours)
+            if abs(there) >= abs(ratio):
+                return None
             side = "off to the other side" if there * ratio < 0 else "off"
             off = f"{side} by {number(ours.mean - line.paper.value, sign=True)}"
             where = "within noise" if abs(there) <= NOISE else off
-            return f"{words} it has {_spread(ours)} at τ = {tau(found[id]).text}, {where}"
+            return f"{words} it has {_spread(ours)} at τ = {tau(bridge).text}, {where}"
     return None
 
 
-def _reason(line: Line, kind: str, ratio: float) -> str:
-    """Why, as far as it is known: the other selection, a reason of the list, between both, or open."""
+def _reason(line: Line, kind: str, ratio: float, bridge: str | None) -> str:
+    """Why, as far as it is known: the other selection, a nearer row, a reason of the list, between both, or open."""
     other = _other(line, kind)
     if other is not None and abs(other[1]) <= NOISE:
         return f"selection: with the τ that the {other[0]} it is within noise; {UNSAID}"
+    if bridge is not None:
+        return bridge
     protocol = line.cell.protocol if line.cell else ""
     for ids, under, holds, why in REASONS:
         if fnmatchcase(line.spec, ids) and under == protocol and holds(line, ratio):
