@@ -4,6 +4,7 @@ import copy
 import math
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import scipy.integrate
@@ -193,6 +194,12 @@ def test_what_is_trained_has_a_gradient_where_it_meets_the_others_value(name):
     assert abs(sampled.mean() - found) < 5 * sampled.std() / math.sqrt(50)
     first, second = pair(value, value)
     assert not first.kl(second).requires_grad  # trained as one they change nothing
+    one = torch.tensor(1.0, dtype=DOUBLE)
+    for other in (0.5, 0.5 * one):
+        kl = partial(lambda other, value: Relaxation.kl(*pair(value, other)), other)
+        torch.testing.assert_close(torch.func.jvp(kl, (0.5 * one,), (one,))[1], found)
+        rows = torch.func.vmap(kl)  # which hides from the outer derivative what is inside
+        torch.testing.assert_close(torch.func.jvp(rows, (0.5 * one.expand(3),), (one.expand(3),))[1], found.expand(3))
 
 
 def test_flows_that_are_trained_apart_have_no_closed_form_where_they_meet():

@@ -58,6 +58,7 @@ def test_gradients_of_divergences():
             (a, b, alpha, beta),
             atol=1e-7,
             rtol=1e-6,
+            check_forward_ad=True,
         )
 
 

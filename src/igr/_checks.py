@@ -45,6 +45,18 @@ def transformed() -> bool:
     return bool(torch._C._functorch.get_interpreter_stack()) or torch.autograd.forward_ad._current_level >= 0
 
 
+def differentiated(x: object) -> bool:
+    """Whether there may be a derivative with respect to x, backwards or forwards.
+
+    What a transform of ``torch.func`` inside of a forward one hides counts as if there were.
+    """
+    if not isinstance(x, Tensor) or torch.compiler.is_compiling() or torch.autograd.forward_ad._current_level < 0:
+        return isinstance(x, Tensor) and x.requires_grad
+    levels = torch._C._functorch.get_interpreter_stack()
+    hidden = bool(levels) and levels[-1].key() != torch._C._functorch.TransformType.Jvp
+    return x.requires_grad or hidden or torch.autograd.forward_ad.unpack_dual(x).tangent is not None
+
+
 def validation(validate_args: bool | None) -> bool:
     """Values are checked unless the caller, or ``python -O``, says not to.
 

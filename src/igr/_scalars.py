@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, equal
 
-from igr._checks import log, values_checkable
+from igr._checks import differentiated, log, values_checkable
 
 
 def same_value(a: float | Tensor, b: float | Tensor) -> bool:
@@ -21,8 +21,8 @@ def same_value(a: float | Tensor, b: float | Tensor) -> bool:
 
 
 def trained_apart(a: object, b: object) -> bool:
-    """Whether a gradient may move one without the other: of two tensors that are not the same part of one."""
-    if a is b or not any(isinstance(x, Tensor) and x.requires_grad for x in (a, b)):
+    """Whether a derivative may move one without the other: of two tensors that are not the same part of one."""
+    if a is b or not any(map(differentiated, (a, b))):
         return False
     if not (isinstance(a, Tensor) and isinstance(b, Tensor)) or a._base is None or a._base is not b._base:
         return True

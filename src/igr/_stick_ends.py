@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from igr._checks import log, widen
+from igr._checks import differentiated, log, widen
 from igr._scalars import log_row
 
 
@@ -62,7 +62,7 @@ def _log_sum(terms: list[tuple[float | Tensor, Tensor]], constant: float | Tenso
     lack = torch.where(reached, minus - plus, -1.0)
     found = torch.where(reached, plus + torch.log(-torch.expm1(lack)), -math.inf)
     for f, x in signed:
-        if f.requires_grad:  # where a factor is zero it has no logarithm, but a derivative
+        if differentiated(f):  # where a factor is zero it has no logarithm, but a derivative
             slope = (x - found.detach()).clamp(max=80.0).exp()
             found = found + torch.where(f == 0, f * slope, 0.0)
     return found

@@ -15,6 +15,7 @@ from igr._checks import (
     check_range,
     check_tensor,
     describe,
+    differentiated,
     expand,
     is_number,
     validation,
@@ -361,7 +362,7 @@ def _is_one(value: Tensor | float) -> bool:
     """Whether this is the constant 1, as far as can be said without waiting for a device."""
     if not isinstance(value, Tensor):
         return value == 1
-    if value.requires_grad or value.device.type != "cpu" or not values_checkable(value):
+    if differentiated(value) or value.device.type != "cpu" or not values_checkable(value):
         return False
     return bool((value == 1).all())
 
