@@ -267,6 +267,31 @@ def test_float32_gradients_are_right(K: int):
         torch.testing.assert_close(single.double(), expected, rtol=1e-2, atol=1e-2)
 
 
+def far_from_zero() -> tuple[Tensor, ...]:
+    """Locations near 1e4, in float32 a tenth of some of the scales and ten times the others: loc, scale, categories."""
+    step = 2.0**-10  # between numbers of float32 there
+    loc = 1e4 + step * torch.randint(-1, 2, (40, 3))
+    scale = step * torch.tensor([0.1, 0.1, 10.0])[torch.rand(40, 3).argsort(-1)]
+    return loc, scale, F.one_hot(torch.arange(40) % 3, 4)
+
+
+def test_locations_that_are_large_beside_the_scales():
+    loc, scale, category = (x.float() for x in far_from_zero())
+    y = sample_conditional(loc, scale, category)
+    assert torch.equal(harden(y), category)
+    units = (y - loc).double() / scale
+    exact = sample_conditional(loc.double(), scale.double(), category.double().expand(500, 40, 4))
+    low, high = ((exact - loc) / scale).aminmax(dim=0)
+    rounding = 2 * torch.finfo(torch.float32).eps * loc / scale
+    assert ((units > low - rounding) & (units < high + rounding)).all()
+    gradients = []
+    for dtype in (torch.float32, DOUBLE):
+        parameters = [x.to(dtype).requires_grad_() for x in (loc, scale)]
+        gradients.append(grad(conditional_path(*parameters, y.to(dtype)).sum(), parameters))
+    for single, expected in zip(*gradients, strict=True):
+        torch.testing.assert_close(single.double(), expected, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("coupled", [False, True])
 def test_conditional_and_score_gradients_add_up(coupled: bool):
     """E_b E_{y|b} [path gradient of c] + E [c grad log p(b)] = grad E c(y), which is what RELAX is made of."""

@@ -7,7 +7,9 @@ r"""The largest of independent normal coordinates, given that it is the k-th and
 or where it begins at zero, and a coordinate whose :math:`\Phi` still changes at the distance s from the left one has a
 scale of at least about s / 17: left of its :math:`\mu_j` the curvature of :math:`\log f` is that of a normal of scale
 :math:`\sigma_j`. So a Gauss-Legendre rule in :math:`\log(1 + s / a)` resolves scales from 1e-3 to 1e3 side by side.
-Only differences of :math:`\log f` are ever computed, term by term, since :math:`\log f` itself may be -1e9.
+Only differences of :math:`\log f` are ever computed, term by term, since :math:`\log f` itself may be -1e9. And m is
+counted from a point where f is large, next to which numbers are as fine as the scales: with it, zero moves to a
+``floor`` below.
 """
 
 from __future__ import annotations
@@ -91,7 +93,9 @@ class _Slopes(torch.autograd.Function):
 
 def _slopes(mu: Tensor, sigma: Tensor, wins: Tensor, m: Tensor, num_nodes: int | None = None) -> tuple[Tensor, Tensor]:
     r"""From :math:`\log P - \log(1 - P)`, whose derivative at fixed m is a difference of mean scores."""
-    lower, upper = _windows(Race(mu.detach(), sigma.detach(), wins), m.detach())
+    origin = m.detach()
+    mu, m = mu - origin, m - origin
+    lower, upper = _windows(Race(mu.detach(), sigma.detach(), wins), -origin)
     lower = lower._replace(width=_positive(m - lower.start))  # the ends that are m move with it
     upper = upper._replace(start=m)
     race, integrate = (mu, sigma, wins), partial(_mass_and_scores, num_nodes=num_nodes)
@@ -102,12 +106,12 @@ def _slopes(mu: Tensor, sigma: Tensor, wins: Tensor, m: Tensor, num_nodes: int |
 
 
 @torch.no_grad()
-def _windows(race: Race, m: Tensor) -> tuple[Window, Window]:
-    """Below m and above m, each as far as the density matters there."""
-    mode = _mode(race)
-    low, high = torch.minimum(m, mode), torch.maximum(m, mode)
-    start = low - _reach(race, low, -1.0)
-    return _window(race, start, m - start), _window(race, m, high - m + _reach(race, high, 1.0))
+def _windows(race: Race, floor: Tensor) -> tuple[Window, Window]:
+    """Below zero, which is m, and above it, each as far as the density matters there."""
+    mode, m = _mode(race, floor), torch.zeros_like(floor)
+    low, high = mode.clamp(max=0.0), mode.clamp(min=0.0)
+    start = low - _reach(race, floor, low, -1.0)
+    return _window(race, start, -start), _window(race, m, high + _reach(race, floor, high, 1.0))
 
 
 def _mass_and_scores(
@@ -142,19 +146,22 @@ def _mass(mu: Tensor, sigma: Tensor, wins: Tensor, *window: Tensor) -> tuple[Ten
 
 def _quantile(race: Race, logit: Tensor) -> Tensor:
     """A first guess from a coarse rule, the mass on either side of it from fine ones, the rest by Newton."""
-    mode = _mode(race)
-    start = mode - _reach(race, mode, -1.0)
-    whole = _window(race, start, mode - start + _reach(race, mode, 1.0))
+    origin = _mode(race, torch.zeros_like(logit))  # to rounding there
+    race, floor = race._replace(mu=race.mu - origin), -origin
+    mode = _mode(race, floor)
+    start = mode - _reach(race, floor, mode, -1.0)
+    whole = _window(race, start, mode - start + _reach(race, floor, mode, 1.0))
     m = start + _by_rows(_first_guess, 32, *race, *whole, logit.sigmoid())[0]
     lower, upper = _window(race, start, m - start), _window(race, m, start - m + whole.width)
+    fewest, most = torch.maximum(start - m, -0.99 * (m - floor)), upper.width  # steps that stay inside
     (log_below,) = _by_rows(_mass, 48, *race, *lower, lower.width)
     (log_above,) = _by_rows(_mass, 48, *race, *upper, torch.zeros_like(m))
-    return _by_rows(_refined, 8, *race, m, log_below, log_above, logit)[0]
+    return origin + _by_rows(_refined, 8, *race, m, fewest, most, log_below, log_above, logit)[0]
 
 
 def _refined(mu: Tensor, sigma: Tensor, wins: Tensor, m: Tensor, *odds: Tensor) -> tuple[Tensor]:
-    """From the masses on either side of m to where their log-odds are the last argument."""
-    log_below, log_above, logit = odds
+    """From m and the masses on its sides, by a step between two ends, to where their log-odds are the last argument."""
+    fewest, most, log_below, log_above, logit = odds
     # the smaller of the two masses is brought to its target: its logarithm is concave in m
     sign = torch.copysign(torch.ones_like(logit), -logit)
     mass = torch.where(sign > 0, log_below, log_above).exp()
@@ -166,7 +173,8 @@ def _refined(mu: Tensor, sigma: Tensor, wins: Tensor, m: Tensor, *odds: Tensor) 
         ratio = _log_ratio(race, here, torch.cat([step * x, step], -1))[0].exp()
         now = mass + sign * step * (w * ratio[..., :-1]).sum(-1, keepdim=True)
         now = torch.maximum(now, 1e-4 * target.exp())  # a step too far
-        step = torch.maximum(step - sign * now * (now.log() - target) / ratio[..., -1:], -0.99 * m)
+        step = step - sign * now * (now.log() - target) / ratio[..., -1:]
+        step = torch.minimum(torch.maximum(step, fewest), most)
     return (m + step,)
 
 
@@ -213,15 +221,15 @@ def _derivatives(race: Race, z: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
     return first.sum(-1, keepdim=True), second.sum(-1, keepdim=True)
 
 
-def _mode(race: Race) -> Tensor:
-    """The mode of f on t >= 0, from below.
+def _mode(race: Race, floor: Tensor) -> Tensor:
+    """The mode of f above the floor, from below.
 
     The derivative of log f is convex and decreasing, so that Newton's step from anywhere ends below its root. It is
     slow where the Φ of narrow coordinates saturate one after the other; there the logarithms of what pulls up and of
     what pulls down, which is the winner's own density, are nearly straight.
     """
     mu, sigma = (torch.where(race.wins, x, 0.0).sum(-1, keepdim=True) for x in race[:2])
-    low, high = mu.clamp(min=0.0), torch.full_like(mu, math.inf)
+    low, high = torch.maximum(mu, floor), torch.full_like(mu, math.inf)
     t = low
     for _ in range(16):
         z, _, e = _standard(race, t)
@@ -235,14 +243,14 @@ def _mode(race: Race) -> Tensor:
     return low
 
 
-def _reach(race: Race, t: Tensor, side: float) -> Tensor:
-    """How far from t, on a side where f falls, it is down by exp(-DROP), or zero is met."""
+def _reach(race: Race, floor: Tensor, t: Tensor, side: float) -> Tensor:
+    """How far from t, on a side where f falls, it is down by exp(-DROP), or the floor is met."""
     here = _standard(race, t)
     slope = (-side * _derivatives(race, here[0], here[2])[0]).clamp(min=0.0)
     sigma = torch.where(race.wins, race.sigma, 0.0).sum(-1, keepdim=True)
     # the winner's own density and the slope at t alone; the others only add to the fall
     most = 2 * DROP / (slope + (slope.square() + 2 * DROP / sigma.square()).sqrt())
-    most = torch.minimum(most, t) if side < 0 else most
+    most = torch.minimum(most, t - floor) if side < 0 else most
     distance = most
     for _ in range(10 if side < 0 else 6):  # Newton on the n-th root of the fall, a power between 1 and 2 of a distance
         ratio, z, e = _log_ratio(race, here, side * distance)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from test_conditional import TAILS, implicit_gradients, stress
+from test_conditional import TAILS, far_from_zero, implicit_gradients, stress
 from torch import Tensor
 from torch.autograd import grad
 
@@ -79,7 +79,7 @@ def test_it_is_as_exact_as_the_pytorch_path(fused: list[int], K: int):
     assert fused == [96]
     for here, other, there in zip(found, pytorch, exact, strict=True):
         error, own = ((x.double() - there).abs() / (1 + there.abs()) for x in (here, other))
-        assert error.max() < 1e-2  # of these rows; with other m, 0.3e-2 to 2e-2 by either path
+        assert error.max() < 3e-2  # by either path the worst of 4,000 such rows, with 50 beside 1e-3, has 2.5e-2
         for share in (0.5, 0.9, 0.99):
             assert error.quantile(share) < 3 * own.quantile(share) + 1e-6
 
@@ -94,6 +94,17 @@ def test_gradients_match_the_equations(fused: list[int]):
         expected = implicit_gradients(values[0], k, *values[1:])[k, : len(mu)]
         np.testing.assert_allclose(found.cpu().numpy(), expected, rtol=1e-4, atol=1e-5)
     assert len(fused) == 3
+
+
+def test_locations_that_are_large_beside_the_scales(fused: list[int]):
+    loc, scale, category = (x.float() for x in far_from_zero())
+    y = sample_conditional(loc, scale, category)
+    mu, sigma, m, wins = (x.to(DEVICE) for x in (loc, scale, y.amax(-1, keepdim=True), category[:, :-1].bool()))
+    found = slopes(Race(mu, sigma, wins), m, 48)
+    assert fused == [48]
+    exact = slopes(Race(mu.double(), sigma.double(), wins), m.double(), 48)
+    for here, there in zip(found, exact, strict=True):
+        torch.testing.assert_close(here.double(), there, rtol=1e-4, atol=1e-5)
 
 
 def test_any_value_is_finite(fused: list[int]):

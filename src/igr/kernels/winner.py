@@ -86,9 +86,9 @@ def _pull(z, e, per, loses):
 
 
 @triton.jit
-def _mode(mu, per, mu_wins, precision, loses):
-    """The mode of f on t >= 0, from below: Newton, or the logarithms of what pulls up and down, whichever is inside."""
-    low = tl.maximum(mu_wins, 0.0)
+def _mode(mu, per, mu_wins, precision, loses, floor):
+    """The mode of f above the floor, from below: Newton, or logarithms of what pulls up and down, where inside."""
+    low = tl.maximum(mu_wins, floor)
     high = tl.full(low.shape, float("inf"), tl.float32)
     t = low
     for _ in range(16):
@@ -105,15 +105,15 @@ def _mode(mu, per, mu_wins, precision, loses):
 
 
 @triton.jit
-def _reach(t, mu, per, mu_wins, precision, wins, loses, valid, SIDE: tl.constexpr, STEPS: tl.constexpr):
-    """How far from t, on a side where f falls, it is down by exp(-DROP), or zero is met: as in igr._winner."""
+def _reach(t, mu, per, mu_wins, precision, floor, wins, loses, valid, SIDE: tl.constexpr, STEPS: tl.constexpr):
+    """How far from t, on a side where f falls, it is down by exp(-DROP), or the floor is met: as in igr._winner."""
     z_start = (t - mu) * per
     q_start, e = tail(z_start)
     up, _curvature = _pull(z_start, e, per, loses)
     slope = tl.maximum(SIDE * ((t - mu_wins) * precision - up), 0.0)
     most = 2.0 * DROP / (slope + tl.sqrt(slope * slope + 2.0 * DROP * precision))
     if SIDE < 0:
-        most = tl.minimum(most, t)
+        most = tl.minimum(most, t - floor)
     distance = most
     for _ in range(STEPS):
         ratio, z, e = _log_ratio(z_start, q_start, SIDE * distance * per, wins, valid)
@@ -202,16 +202,17 @@ def _slopes(
     mu = tl.load(mu_ptr + at, mask=valid & inside, other=0.0)
     sigma = tl.load(sigma_ptr + at, mask=valid & inside, other=1.0)
     wins = tl.where(inside, tl.load(wins_ptr + at, mask=valid & inside, other=0) != 0, column == 0)
-    m = tl.load(m_ptr + row * step, mask=inside, other=1.0)
+    origin = tl.load(m_ptr + row * step, mask=inside, other=1.0)
+    mu, floor, m = mu - origin, -origin, tl.zeros(origin.shape, tl.float32)  # numbers are finest next to m
     per = tl.div_rn(1.0, sigma)
     loses = valid & (wins == 0)
     mu_wins, per_wins = _total(mu, wins), _total(per, wins)
     precision = per_wins * per_wins
-    mode = _mode(mu, per, mu_wins, precision, loses)
+    mode = _mode(mu, per, mu_wins, precision, loses, floor)
     low, high = tl.minimum(m, mode), tl.maximum(m, mode)
-    start = low - _reach(low, mu, per, mu_wins, precision, wins, loses, valid, -1.0, 10)
+    start = low - _reach(low, mu, per, mu_wins, precision, floor, wins, loses, valid, -1.0, 10)
     below = tl.maximum(m - start, LEAST)
-    above = tl.maximum(high - m + _reach(high, mu, per, mu_wins, precision, wins, loses, valid, 1.0, 6), LEAST)
+    above = tl.maximum(high - m + _reach(high, mu, per, mu_wins, precision, floor, wins, loses, valid, 1.0, 6), LEAST)
     a = _grading(start, below, mu, sigma, per, mu_wins, precision, loses)
     per_below, d_mu, d_sigma = _density_and_scores(m, below, a, mu, per, wins, valid, x_ptr, w_ptr, NODES, True)
     a = _grading(m, above, mu, sigma, per, mu_wins, precision, loses)
