@@ -24,9 +24,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from igr import kernels
-from igr._checks import values_checkable
-from igr._normal import tail
+from igr._checks import transformed, values_checkable
+from igr._normal import once, tail
 from igr.quadrature import constant_rule, gauss_legendre
+
+Tensors = tuple[Tensor, ...]
 
 MOST_NODES = 192
 DROP = 36.0  # what is exp(-36) times the largest does not matter
@@ -50,7 +52,8 @@ class Window(NamedTuple):
 
 def slopes(race: Race, m: Tensor, num_nodes: int | None = None) -> tuple[Tensor, Tensor]:
     """dm / dμ and dm / dσ, (B, K-1), with the value of the distribution function at m, (B, 1), kept fixed."""
-    pair: tuple[Tensor, Tensor] = _Slopes.apply(*race, m, num_nodes)  # type: ignore[no-untyped-call]
+    function = (_SlopesForwards if transformed() else _Slopes).apply
+    pair: tuple[Tensor, Tensor] = function(*race, m, num_nodes)  # type: ignore[no-untyped-call]
     return pair
 
 
@@ -82,13 +85,36 @@ class _Slopes(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_mu: Tensor, d_sigma: Tensor) -> tuple[Tensor | None, ...]:
-        def pull(mu: Tensor, sigma: Tensor, wins: Tensor, m: Tensor, *gradient: Tensor) -> tuple[Tensor, ...]:
-            vjp = torch.func.vjp(lambda mu, sigma, m: _slopes(mu, sigma, wins, m, ctx.num_nodes), mu, sigma, m)[1]
-            gradients: tuple[Tensor, ...] = vjp(gradient)
-            return gradients
-
+        pull = partial(_pulled, num_nodes=ctx.num_nodes)
         g_mu, g_sigma, g_m = _by_rows(pull, 64, *ctx.saved_tensors, d_mu, d_sigma)
         return g_mu, g_sigma, None, g_m, None
+
+
+class _SlopesForwards(_Slopes):
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        _Slopes.setup_context(ctx, inputs, output)
+        ctx.save_for_forward(*inputs[:-1])
+
+    @staticmethod
+    @once
+    def jvp(ctx: Any, d_mu: Tensor, d_sigma: Tensor, _: None, d_m: Tensor, *__: None) -> tuple[Tensor, ...]:
+        push = partial(_pushed, num_nodes=ctx.num_nodes)
+        return _by_rows(push, 64, *ctx.saved_tensors, d_mu, d_sigma, d_m)
+
+
+def _pulled(mu: Tensor, sigma: Tensor, wins: Tensor, m: Tensor, *gradient: Tensor, num_nodes: int | None) -> Tensors:
+    """Gradients in μ, σ and m from those in both slopes."""
+    pull = torch.func.vjp(lambda mu, sigma, m: _slopes(mu, sigma, wins, m, num_nodes), mu, sigma, m)[1]
+    gradients: Tensors = pull(gradient)
+    return gradients
+
+
+def _pushed(mu: Tensor, sigma: Tensor, wins: Tensor, m: Tensor, *tangents: Tensor, num_nodes: int | None) -> Tensors:
+    """Changes of both slopes with μ, σ and m: the transpose of the above, as tails have forward mode only once."""
+    transpose = partial(_pulled, mu, sigma, wins, m, num_nodes=num_nodes)
+    changes: Tensors = torch.func.vjp(transpose, *map(torch.zeros_like, (mu, sigma)))[1](tangents)
+    return changes
 
 
 def _slopes(mu: Tensor, sigma: Tensor, wins: Tensor, m: Tensor, num_nodes: int | None = None) -> tuple[Tensor, Tensor]:

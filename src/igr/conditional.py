@@ -3,7 +3,7 @@ r"""Samples given their category: :math:`y \mid h(y) = b` for IGR-I, and the sam
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,10 +17,11 @@ from igr._checks import (
     check_range,
     describe,
     expand,
+    transformed,
     values_checkable,
     widen,
 )
-from igr._normal import log_ndtr, tail
+from igr._normal import log_ndtr, once, tail
 from igr._winner import Race, quantile, slopes
 from igr.functional import gumbel_noise, harden, location_scale
 
@@ -126,7 +127,8 @@ def conditional_path(loc: Tensor, scale: Tensor | float, y: Tensor, *, num_nodes
         check_count("num_nodes", num_nodes)
     dtype = torch.promote_types(widen(mu).dtype, widen(y).dtype)
     mu, sigma, value = (expand(x.to(dtype), shape).reshape(-1, shape[-1]) for x in (mu, sigma, y.detach()))
-    path: Tensor = _Path.apply(mu, sigma, value, num_nodes)  # type: ignore[no-untyped-call]
+    follow = (_PathForwards if transformed() else _Path).apply
+    path: Tensor = follow(mu, sigma, value, num_nodes)  # type: ignore[no-untyped-call]
     return path.reshape(shape).to(y.dtype)
 
 
@@ -205,7 +207,8 @@ def conditional_path_gumbel(logits: Tensor, x: Tensor) -> Tensor:
     shape = broadcast(logits=logits, x=x)
     dtype = torch.promote_types(log_alpha.dtype, widen(x).dtype)
     log_alpha, value = (expand(v.to(dtype), shape) for v in (log_alpha, x.detach()))
-    path: Tensor = _GumbelPath.apply(log_alpha, value)  # type: ignore[no-untyped-call]
+    follow = (_GumbelPathForwards if transformed() else _GumbelPath).apply
+    path: Tensor = follow(log_alpha, value)  # type: ignore[no-untyped-call]
     return path.to(x.dtype)
 
 
@@ -263,6 +266,21 @@ class _GumbelPath(torch.autograd.Function):
         return log_alpha.softmax(-1) * top - torch.expm1(gap) * gradient, None
 
 
+class _GumbelPathForwards(_GumbelPath):
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        _save_for_both(ctx, inputs[0], output)
+
+    @staticmethod
+    @once
+    def jvp(ctx: Any, d_log_alpha: Tensor, _: Tensor) -> Tensor:
+        log_alpha, x = ctx.saved_tensors
+        gap = x - x.amax(-1, keepdim=True)
+        top = (log_alpha.softmax(-1) * d_log_alpha).sum(-1, keepdim=True)
+        change: Tensor = gap.exp() * top - torch.expm1(gap) * d_log_alpha
+        return change
+
+
 class _Path(torch.autograd.Function):
     """Rows of :func:`conditional_path`, all (B, K-1). Saves its output for second derivatives."""
 
@@ -280,18 +298,53 @@ class _Path(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
         mu, sigma, y = ctx.saved_tensors
-        hard = harden(y.detach())
-        m = y.amax(-1, keepdim=True) * (1 - hard[..., -1:])  # zero for category K
-        z, a, gap = (y - mu) / sigma, (m - mu) / sigma, (y - m) / sigma
-        (q, e), (q_a, e_a) = tail(z), tail(a)
-        # the ratio of the inverse Mills ratios at a and at z, and what it lacks to one
-        log_ratio = q - q_a - 0.5 * (a.clamp(min=0.0).square() - z.clamp(min=0.0).square())
-        lack = torch.where(a < 0, (e - e_a - gap) / (e - z.clamp(max=0.0)), -torch.expm1(log_ratio))
-        ratio = log_ratio.exp()
-        top = (ratio * gradient).sum(-1, keepdim=True) * (1 - hard[..., -1:])
-        wins = _is_category(y, hard.argmax(-1, keepdim=True).clamp(max=y.shape[-1] - 1))  # any, for category K
-        m_mu, m_sigma = slopes(Race(mu, sigma, wins), m, ctx.num_nodes)
-        return gradient * lack + top * m_mu, gradient * (z * lack + ratio * gap) + top * m_sigma, None, None
+        d = _path_derivatives(mu, sigma, y, ctx.num_nodes)
+        top = (d.m * gradient).sum(-1, keepdim=True)
+        return gradient * d.mu + top * d.m_mu, gradient * d.sigma + top * d.m_sigma, None, None
+
+
+class _PathForwards(_Path):
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.num_nodes = inputs[-1]
+        _save_for_both(ctx, *inputs[:2], output)
+
+    @staticmethod
+    @once
+    def jvp(ctx: Any, d_mu: Tensor, d_sigma: Tensor, *_: Tensor | None) -> Tensor:
+        mu, sigma, y = ctx.saved_tensors
+        d = _path_derivatives(mu, sigma, y, ctx.num_nodes)
+        top = (d.m_mu * d_mu + d.m_sigma * d_sigma).sum(-1, keepdim=True)
+        return d.mu * d_mu + d.sigma * d_sigma + d.m * top
+
+
+def _save_for_both(ctx: Any, *tensors: Tensor) -> None:
+    ctx.save_for_backward(*tensors)
+    ctx.save_for_forward(*tensors)
+
+
+class _PathDerivatives(NamedTuple):
+    r"""Of :math:`y_j` by :math:`\mu_j, \sigma_j` and m, and of m by all :math:`\mu_j, \sigma_j`, all (B, K-1)."""
+
+    mu: Tensor
+    sigma: Tensor
+    m: Tensor
+    m_mu: Tensor
+    m_sigma: Tensor
+
+
+def _path_derivatives(mu: Tensor, sigma: Tensor, y: Tensor, num_nodes: int | None) -> _PathDerivatives:
+    hard = harden(y.detach())
+    m = y.amax(-1, keepdim=True) * (1 - hard[..., -1:])  # zero for category K
+    z, a, gap = (y - mu) / sigma, (m - mu) / sigma, (y - m) / sigma
+    (q, e), (q_a, e_a) = tail(z), tail(a)
+    # the ratio of the inverse Mills ratios at a and at z, and what it lacks to one
+    log_ratio = q - q_a - 0.5 * (a.clamp(min=0.0).square() - z.clamp(min=0.0).square())
+    lack = torch.where(a < 0, (e - e_a - gap) / (e - z.clamp(max=0.0)), -torch.expm1(log_ratio))
+    ratio = log_ratio.exp()
+    wins = _is_category(y, hard.argmax(-1, keepdim=True).clamp(max=y.shape[-1] - 1))  # any, for category K
+    m_mu, m_sigma = slopes(Race(mu, sigma, wins), m, num_nodes)
+    return _PathDerivatives(lack, z * lack + ratio * gap, ratio * (1 - hard[..., -1:]), m_mu, m_sigma)
 
 
 def _draw(mu: Tensor, sigma: Tensor, category: Tensor, generator: torch.Generator | None) -> Tensor:
