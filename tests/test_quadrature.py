@@ -29,6 +29,16 @@ def test_follows_dtype_and_refuses_nothing_to_sum():
             gauss_legendre(wrong, torch.zeros(()))
 
 
+def test_what_is_handed_out_may_be_written_to():
+    loc = torch.randn(4, dtype=torch.float64)
+    before = recovered_log_probs(loc, 1.0, num_nodes=48)
+    for part in gauss_legendre(48, loc):
+        part.mul_(0.5).requires_grad_()
+    found = recovered_log_probs(loc, 1.0, num_nodes=48)
+    assert torch.equal(found, before)
+    assert not found.requires_grad
+
+
 def test_a_rule_that_a_transform_was_first_to_ask_for_outlives_it():
     """Tensors that are made inside of nested transforms of torch.func belong to these, and are kept here."""
 

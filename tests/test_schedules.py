@@ -144,6 +144,12 @@ def test_learnable_stays_between_its_bounds():
         Learnable(0.5, 0.0, 1.0)
 
 
+def test_a_layer_without_memory_has_a_representation():
+    tau = Learnable(0.5)
+    assert repr(tau) == "Learnable(low=0.05, high=5, value=0.5)"
+    assert repr(tau.to("meta")) == "Learnable(low=0.05, high=5, value=?)"
+
+
 def test_learnable_is_trained():
     tau = Learnable(1.0, 0.1, 5.0)
     optimizer = torch.optim.Adam(tau.parameters(), lr=0.1)

@@ -1,6 +1,8 @@
 """The correctness kit passes what is right and fails what is broken, naming the property that broke."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -448,6 +450,15 @@ def test_useless_gradients_fail(factor):
     d = igr(loc=loc, scale=scale)
     message = failure(check_distribution, d, parameters=[loc, scale], skip=["hard samples"])
     assert f"property 'gradients' fails for {d!r}: parameter 1 " in message
+
+
+def test_python_that_leaves_out_assertions_is_refused():
+    code = "import igr; igr.testing.check_transform(igr.SoftmaxPlusPlus(0.5))"
+    done = subprocess.run([sys.executable, "-O", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.endswith(
+        "RuntimeError: python -O leaves out what igr.testing asserts; run the checks without it\n"
+    )
 
 
 # randomness

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from igr._normal import low_quantile_of_maximum, ndtr, pdf
-from igr.quadrature import gauss_legendre
+from igr.quadrature import kept_rule
 
 REACH = 8.5  # standard deviations beyond which a normal has less than 1e-16 of its mass
 FAR = 25.0  # 1 - sigmoid(FAR) is nothing
@@ -200,7 +200,7 @@ def meet(mu: Tensor, sigma: Tensor, grid: Grid, before: Tensor, after: Tensor, l
 
 def _outer_rule(grid: Grid, like: Tensor) -> tuple[Tensor, Tensor]:
     """Two nodes on [0, 1] for each of the tables', in panels, since a single rule of thousands is slow to make."""
-    x, w = gauss_legendre(64, like)
+    x, w = kept_rule(64, like)
     panels = max(1, grid.v.shape[-1] // 32)
     starts = torch.arange(panels, dtype=like.dtype, device=like.device).unsqueeze(-1)
     return ((starts + x) / panels).flatten(), (w / panels).repeat(panels)
@@ -214,7 +214,7 @@ def _inner_rule(mu: Tensor, sigma: Tensor, top: Tensor, edge: Tensor | None, gri
     low = loc - reach
     if edge is not None:
         low = low.maximum(torch.where(edge > 0, torch.expm1(edge).clamp(min=0.0).log(), -math.inf))
-    x, w = gauss_legendre(min(64, max(8, grid.v.shape[-1] // 8)), mu)
+    x, w = kept_rule(min(64, max(8, grid.v.shape[-1] // 8)), mu)
     span = torch.log1p((high - low).clamp(min=0.0)).unsqueeze(-1)
     return high.unsqueeze(-1) - torch.expm1(span * x), w * span * torch.exp(span * x)
 

@@ -26,7 +26,7 @@ from torch import Tensor
 from igr import kernels
 from igr._checks import transformed, values_checkable
 from igr._normal import once, tail
-from igr.quadrature import constant_rule, gauss_legendre
+from igr.quadrature import constant_rule, kept_rule
 
 Tensors = tuple[Tensor, ...]
 
@@ -193,7 +193,7 @@ def _refined(mu: Tensor, sigma: Tensor, wins: Tensor, m: Tensor, *odds: Tensor) 
     mass = torch.where(sign > 0, log_below, log_above).exp()
     target = torch.logaddexp(log_below, log_above) + F.logsigmoid(-logit.abs())
     race = Race(mu, sigma, wins)
-    here, (x, w) = _standard(race, m), gauss_legendre(8, m)
+    here, (x, w) = _standard(race, m), kept_rule(8, m)
     step = torch.zeros_like(m)
     for _ in range(4):
         ratio = _log_ratio(race, here, torch.cat([step * x, step], -1))[0].exp()
@@ -207,7 +207,7 @@ def _refined(mu: Tensor, sigma: Tensor, wins: Tensor, m: Tensor, *odds: Tensor) 
 def _first_guess(mu: Tensor, sigma: Tensor, wins: Tensor, *window: Tensor) -> tuple[Tensor]:
     """The distance from the start of the window with a mass of about v below: partial sums of a rule's weights."""
     race, whole, v = Race(mu, sigma, wins), Window(*window[:3]), window[-1]
-    x, w = gauss_legendre(32, v)
+    x, w = kept_rule(32, v)
     s, log_w = _nodes(whole, 32, 0, 32)
     mass = (log_w + _log_ratio(race, _standard(race, whole.start), s)[0]).softmax(-1)
     total = mass.cumsum(-1)
@@ -307,7 +307,7 @@ def _nodes(window: Window, fewest: int, per_span: int, most: int) -> tuple[Tenso
     if per_span and span.device.type == "cpu" and span.numel() and values_checkable(span):
         widest = span.amax().item()  # NaN where scales are beyond what squares can hold
         num_nodes = most if math.isnan(widest) else min(most, 16 * math.ceil((fewest + per_span * widest) / 16))
-    x, w = gauss_legendre(num_nodes, span)
+    x, w = kept_rule(num_nodes, span)
     y = span * x
     return window.a * torch.expm1(y), (w * span * window.a).log() + y
 

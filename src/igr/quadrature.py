@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 import torch
@@ -30,6 +30,12 @@ def gauss_legendre(num_nodes: int, like: Tensor) -> tuple[Tensor, Tensor]:
         >>> (w * x**5).sum()
         tensor(0.1667)
     """
+    x, w = kept_rule(num_nodes, like)
+    return x.clone(), w.clone()
+
+
+def kept_rule(num_nodes: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """The same without copies, which are not to be written to: all who ask share them."""
     if torch.compiler.is_compiling() or like.device.type == "meta":
         return _tensors(num_nodes, like.dtype, like.device)
     return _kept_tensors(num_nodes, like.dtype, like.device)
@@ -43,7 +49,7 @@ def constant_rule(num_nodes: int, device: torch.device) -> tuple[Tensor, Tensor]
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator] # which a compiled program holds, and not copies
 def _held_rule(num_nodes: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    return gauss_legendre(num_nodes, torch.empty((), dtype=torch.float32, device=device))
+    return kept_rule(num_nodes, torch.empty((), dtype=torch.float32, device=device))
 
 
 def _constant(num_nodes: int) -> int:
@@ -56,9 +62,9 @@ def _tensors(num_nodes: int, dtype: torch.dtype, device: torch.device) -> tuple[
     return torch.tensor(nodes, dtype=dtype, device=device), torch.tensor(weights, dtype=dtype, device=device)
 
 
-@lru_cache(maxsize=64)
+@cache
 def _kept_tensors(num_nodes: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Kept, since nothing can be copied to a device while a CUDA graph is captured there."""
+    """Kept for good: nothing can be copied to a device while a CUDA graph is captured there, which then reads these."""
     # in a thread, where no transform of torch.func and no inference mode is around that they would belong to
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(_tensors, num_nodes, dtype, device).result()

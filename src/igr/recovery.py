@@ -15,7 +15,7 @@ from igr._checks import check_count, check_finite, check_range, transformed, val
 from igr._normal import Forwards, inverse_mills, log_ndtr, low_quantile_of_maximum, once, standardised
 from igr._stick_recovery import nodes_for_sticks, stick_masses
 from igr.functional import location_scale
-from igr.quadrature import constant_rule, gauss_legendre
+from igr.quadrature import constant_rule, kept_rule
 
 __all__ = ["QuadratureError", "recovered_log_probs", "recovered_log_probs_stick_breaking"]
 
@@ -97,7 +97,7 @@ def recovered_log_probs(
     unit = torch.where(sigma.amax(-1, keepdim=True) > 2.0**120, 2.0**-30, 1.0).to(sigma.dtype)
     mu, sigma = unit * mu, unit * sigma
     start, width, a = _window(mu.detach(), sigma.detach())
-    rule = gauss_legendre(num_nodes, mu)
+    rule = kept_rule(num_nodes, mu)
     function = _LogMassForwards if transformed() else _LogMass
     log_mass: Tensor = function.apply(mu, sigma, start, width, a, *rule)  # type: ignore[no-untyped-call]
     log_mass = log_mass.reshape(*shape[:-1], shape[-1] + 1)
@@ -321,7 +321,7 @@ def masses_and_jacobian(mu: Tensor, sigma: Tensor, num_nodes: int = 192) -> tupl
     the threshold, and :math:`\partial P_K / \partial \mu_j = -F(0) h_j(0)`. Shapes ``(B, K-1)`` to ``(B, K)`` and
     ``(B, K, K-1)``, for K above two.
     """
-    summands, z, _ = _summands(mu, sigma, *_window(mu, sigma), *gauss_legendre(num_nodes, mu))  # (B, K-1, Q)
+    summands, z, _ = _summands(mu, sigma, *_window(mu, sigma), *kept_rule(num_nodes, mu))  # (B, K-1, Q)
     last = log_ndtr(standardised(-mu, sigma)).sum(-1, keepdim=True).exp()
     masses = torch.cat([summands.logsumexp(-1).exp(), last], -1)
     hazards = inverse_mills(z) / sigma.unsqueeze(-1)

@@ -136,8 +136,10 @@ class Scheduled(nn.Module):
 
     Note:
         The temperature is a tensor, made anew by every :meth:`step`: a compiled model is not compiled again as it
-        changes, and what was computed with it before keeps the old value. The count is in the state dict. One module
-        may be shared by several layers, which then count together.
+        changes, and what was computed with it before keeps the old value. A CUDA graph that you capture yourself reads
+        the old one, too, whose memory may serve something else by then: copy the temperature to a tensor of your own
+        before each replay. The count is in the state dict. One module may be shared by several layers, which then count
+        together.
 
     Arguments:
         schedule: a function from a step, counted from zero, to a positive number, such as :class:`Exponential`.
@@ -231,7 +233,8 @@ class Learnable(nn.Module):
         return log_tau.exp().clamp(self.low, self.high)  # which only rounding leaves
 
     def extra_repr(self) -> str:
-        return f"low={self.low:g}, high={self.high:g}, value={self().item():g}"
+        value = "?" if self.logit.is_meta else f"{self().item():g}"
+        return f"low={self.low:g}, high={self.high:g}, value={value}"
 
 
 def step(model: nn.Module) -> None:

@@ -117,6 +117,8 @@ def check_distribution(
 
 
 def _selected(properties: Collection[str], skip: Collection[str]) -> list[str]:
+    if not __debug__:
+        raise RuntimeError("python -O leaves out what igr.testing asserts; run the checks without it")
     unknown = set(skip) - set(properties)
     if unknown:
         raise ValueError(f"no properties called {sorted(unknown)}; there are {', '.join(properties)}")

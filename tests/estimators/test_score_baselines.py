@@ -82,6 +82,8 @@ def test_running_mean_is_kept_with_a_model():
     baseline, copy = RunningMean(), RunningMean()
     baseline.update(torch.tensor([1.0, 5.0]))
     baseline.update(torch.zeros(0))  # nothing to learn from
+    baseline.update(torch.tensor([2.0, math.nan]))
+    baseline.update(torch.tensor([math.inf]))
     copy.load_state_dict(baseline.state_dict())
     assert copy().item() == 3.0
     assert not copy().requires_grad

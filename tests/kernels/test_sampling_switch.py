@@ -39,6 +39,20 @@ def test_switch():
         kernels.set_enabled(True)
 
 
+def test_blocks_of_several_threads_may_end_in_any_order():
+    first, second = kernels.disabled(), kernels.disabled()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert not kernels.enabled()
+    second.__exit__(None, None, None)
+    assert kernels.enabled()
+    with kernels.disabled():
+        kernels.set_enabled(False)
+    assert not kernels.enabled()  # as was asked for
+    kernels.set_enabled(True)
+
+
 def test_temperatures_are_trained_without_kernels():
     tau = torch.tensor(0.5, requires_grad=True)
     loc = torch.randn(5, 4)

@@ -353,6 +353,22 @@ def test_a_diverged_member_has_no_frequencies(flow):
     assert table[1].isnan().all()
 
 
+def test_a_flow_that_fails_for_some_draws_has_no_frequencies(monkeypatch):
+    """Wherever among them these are."""
+
+    class Broken(Planar):
+        def _call(self, x: Tensor) -> Tensor:
+            return torch.where((x.abs() > 2).any(-1, keepdim=True), math.nan, super()._call(x))
+
+    monkeypatch.setattr(evaluate, "at_once", lambda *_: 50)
+    flow = Broken(u=torch.ones(3), w=torch.ones(3))
+    scale = torch.tensor([[1e-3], [1.0]]).repeat(20, 1)
+    q = InvertibleGaussian(torch.zeros(40, 3), scale, 0.5, flow=flow, validate_args=False)
+    table = evaluate.frequency_table(q, 500)
+    assert table[::2].isfinite().all()
+    assert table[1::2].isnan().all()
+
+
 def test_a_diverged_member_disturbs_no_other(vae):
     log_q, log_p, log_px = vae.tensors()
     log_q[1] = math.nan

@@ -10,6 +10,7 @@ import torch
 
 pytest.importorskip("triton", reason="needs Triton")
 
+import igr.kernels
 from igr.paper.ensemble import Ensemble
 from igr.paper.layer_kernels import adam_product, adam_sizes, affine, affine_input_gradient
 from igr.paper.layers import BETAS, EPS, Adam, Factors, layers
@@ -222,3 +223,15 @@ def test_bernoulli_rows():
     ):
         expected = bernoulli_log_prob(ink.double(), logits.double())
         torch.testing.assert_close(bernoulli_rows(ink, logits).double(), expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kernels", [False, True])
+def test_bernoulli_shapes_broadcast_with_and_without_kernels(monkeypatch, kernels: bool, dtype: torch.dtype):
+    monkeypatch.setattr(igr.kernels, "usable", lambda *tensors: kernels)
+    x, logits = (torch.rand(3, 4, 6, device=DEVICE) < 0.3).to(dtype), some(4, 6).to(dtype)
+    for ink, said in ((x, logits), (x[0], logits), (x[0, 0], logits.expand(3, 4, 6))):
+        with torch.no_grad():
+            found = bernoulli_log_prob(ink, said)
+        expected = torch.distributions.Bernoulli(logits=said.double()).log_prob(ink.double()).sum(-1)
+        torch.testing.assert_close(found.double(), expected, rtol=3e-2 if dtype == torch.bfloat16 else 1e-5, atol=1e-4)

@@ -53,7 +53,7 @@ class RunningMean(nn.Module):
 
     @torch.no_grad()
     def update(self, values: Tensor) -> None:
-        """Takes in the mean of ``values``, if there are any, unless the module is in evaluation mode."""
+        """Takes in the mean of ``values``, if there is a finite one, unless the module is in evaluation mode."""
         if not self.training:
             return
         if values.device != self.total.device:
@@ -62,8 +62,10 @@ class RunningMean(nn.Module):
                 f"move it by .to({str(values.device)!r})"
             )
         if values.numel():
-            self.total.lerp_(values.mean().to(self.total.dtype), 1 - self.momentum)
-            self.weight.lerp_(torch.ones_like(self.weight), 1 - self.momentum)
+            mean = values.mean().to(self.total.dtype)
+            share = (1 - self.momentum) * mean.isfinite().to(mean.dtype)  # without waiting for a device
+            self.total.lerp_(torch.where(share > 0, mean, 0.0), share)
+            self.weight.lerp_(torch.ones_like(self.weight), share)
 
     def extra_repr(self) -> str:
         """What is shown between the parentheses."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 
 import torch
 from torch import Tensor
@@ -32,7 +33,10 @@ INSTALLED = torch.version.cuda is not None and importlib.util.find_spec("triton"
 MOST_COLUMNS = 512
 """The largest K - 1 for which kernels that hold a row in one program are used."""
 
-_enabled = True
+_enabled = True  # as was asked for, and nothing is disabled at the moment
+_wanted = True
+_pauses = 0
+_lock = Lock()
 _waiting = True
 _capable: dict[int, bool] = {}
 
@@ -44,8 +48,16 @@ def enabled() -> bool:
 
 def set_enabled(mode: bool) -> None:
     """Switches the kernels on or off, for the whole process."""
-    global _enabled
-    _enabled = bool(mode)
+    _switch(bool(mode), 0)
+
+
+def _switch(mode: bool | None, pauses: int) -> None:
+    """Any number of threads may be in a block of :func:`disabled`, and leave it in any order."""
+    global _enabled, _wanted, _pauses
+    with _lock:
+        _wanted = _wanted if mode is None else mode
+        _pauses += pauses
+        _enabled = _wanted and _pauses == 0
 
 
 def waiting() -> bool:
@@ -61,19 +73,18 @@ def set_waiting(mode: bool) -> None:
 
 @contextmanager
 def disabled() -> Iterator[None]:
-    """The PyTorch path inside of this block.
+    """The PyTorch path inside of this block, in all threads.
 
     Example:
         >>> with disabled():
         ...     enabled()
         False
     """
-    before = enabled()
-    set_enabled(False)
+    _switch(None, 1)
     try:
         yield
     finally:
-        set_enabled(before)
+        _switch(None, -1)
 
 
 def usable(*tensors: Tensor) -> bool:

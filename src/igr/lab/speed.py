@@ -121,9 +121,10 @@ def _milliseconds(step: Step, device: torch.device) -> float:
         return 1e3 * (time.perf_counter() - start)
     torch.cuda.synchronize(device)
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
+    stream = torch.cuda.current_stream(device)
+    begin.record(stream)
     step()
-    end.record()
+    end.record(stream)
     torch.cuda.synchronize(device)
     return float(begin.elapsed_time(end))
 

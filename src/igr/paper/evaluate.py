@@ -100,11 +100,13 @@ def frequency_table(
 def _counts(q: Relaxation, num_samples: int, generator: torch.Generator | None) -> Tensor:
     """How many draws have each category, ``(*, K)``; none where scores are NaN, which h(y) has no word for."""
     counts = torch.zeros(q.batch_shape + q.event_shape, dtype=torch.int64, device=q._like.device)
+    unknown = torch.zeros_like(counts[..., :1], dtype=torch.bool)
     size = at_once(counts, 2**20)
     for start in range(0, num_samples, size):  # the relaxed samples, of which h(y) does not ask, are not computed
         scores = q._scores((min(size, num_samples - start),), generator)
         counts += q._harden(scores).sum(0, dtype=torch.float32).long()  # exact: whole numbers below 2^24
-    return counts.masked_fill(scores[-1].isnan().any(-1, keepdim=True), 0)
+        unknown |= scores.isnan().any(-1, keepdim=True).any(0)
+    return counts.masked_fill(unknown, 0)
 
 
 def _counts_by_kernel(q: Relaxation, num_samples: int, generator: torch.Generator | None) -> Tensor | None:

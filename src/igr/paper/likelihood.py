@@ -66,12 +66,19 @@ def bernoulli_log_prob(x: Tensor, logits: Tensor) -> Tensor:
     """
     if torch.compiler.is_compiling():  # which finds out by itself what to keep
         return (x * logits - F.softplus(logits)).sum(-1)
-    if not torch.is_grad_enabled() and logits.dim() <= 4 and logits.numel() and kernels.usable(x, logits):
+    if not torch.is_grad_enabled() and _in_rows(x, logits) and kernels.usable(x, logits):
         from igr.paper.likelihood_kernels import bernoulli_rows
 
         return bernoulli_rows(x, logits)
     value: Tensor = _Bernoulli.apply(x, logits)  # type: ignore[no-untyped-call]
     return value
+
+
+def _in_rows(x: Tensor, logits: Tensor) -> bool:
+    """Whether the kernel takes these shapes and dtypes."""
+    if logits.dim() > 4 or logits.numel() == 0 or not x.dtype == logits.dtype == torch.float32:
+        return False
+    return bool(torch.broadcast_shapes(x.shape, logits.shape) == logits.shape)
 
 
 def gaussian_log_prob(x: Tensor, mean: Tensor, scale: Tensor) -> Tensor:

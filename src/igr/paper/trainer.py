@@ -200,10 +200,10 @@ class Trainer(ABC):
         if self.device.type != "cuda":
             self._step()
             return
-        if self._graph is None:
-            self._capture()
-        assert self._graph is not None
-        self._graph.replay()
+        with torch.cuda.device(self.device):  # which need not be the current one
+            if self._graph is None:
+                self._graph = self._capture()
+            self._graph.replay()
 
     def _step(self) -> None:
         """One step of every member; reads and writes fixed tensors only, so that it can be replayed."""
@@ -219,7 +219,7 @@ class Trainer(ABC):
         """The images of the step, ``(E, B, D)``, in [0, 1]."""
         return fast(_images_at, self.total)(self.images, self._order, self._at, self._owner, self.grey, self.dtype)
 
-    def _capture(self) -> None:
+    def _capture(self) -> torch.cuda.CUDAGraph:
         """Warms up and captures a step, then puts everything back to where it was."""
         tensors, numbers = self.state()
         tensors = {name: tensor.clone() for name, tensor in tensors.items()}
@@ -231,11 +231,12 @@ class Trainer(ABC):
             for _ in range(min(WARM_UP, self.steps)):
                 self._step()
         torch.cuda.current_stream(self.device).wait_stream(stream)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):  # torch's own stream would be of whatever device was first
             self._step()
         self.load(tensors, numbers)
         self._shuffled, self._block = shuffled, block
+        return graph
 
     def _order_of(self, epoch: int) -> Tensor:
         """The order of the images in an epoch, for each seed; those that fill no batch are left out, this time."""
