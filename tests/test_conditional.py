@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import grad, gradcheck, gradgradcheck
 
+from igr._draws import gumbel_noise
 from igr._winner import tail
 from igr.conditional import (
     conditional_path,
@@ -17,7 +18,7 @@ from igr.conditional import (
     sample_conditional,
     sample_conditional_gumbel,
 )
-from igr.functional import gumbel_noise, harden, softmaxpp
+from igr.functional import harden, softmaxpp
 from igr.recovery import recovered_log_probs
 
 DOUBLE = torch.float64

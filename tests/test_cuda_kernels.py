@@ -8,6 +8,7 @@ import torch
 from scipy import stats
 
 from igr import functional, kernels
+from igr._draws import NoiseSource
 from igr.distributions import GumbelSoftmax, InvertibleGaussian
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -23,7 +24,7 @@ def cases(ways):
     return [(*shape, *way) for shape, way in zip(SHAPES, ways, strict=True)]
 
 
-class Known(functional.NoiseSource):
+class Known(NoiseSource):
     """Noise drawn beforehand."""
 
     def __init__(self, eps):

@@ -8,7 +8,7 @@ from kumaraswamy_cases import LOGS, PAIRS, close, expectation, grid, log_density
 from torch.distributions import Beta, kl_divergence
 
 from igr import _kumaraswamy_forms as forms
-from igr.kumaraswamy import Kumaraswamy, log_from_gumbel_of_logs
+from igr.kumaraswamy import Kumaraswamy, log_from_gumbel
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -89,7 +89,7 @@ def test_gradients_of_densities_and_divergences_with_respect_to_logs():
         leaves = [x.clone().requires_grad_() for x in grid(torch.tensor(LOGS, dtype=dtype))]
         q = Kumaraswamy.from_logs(*leaves)
         other = Kumaraswamy(torch.tensor(2.0, dtype=dtype), torch.tensor(3.0, dtype=dtype))
-        logs = log_from_gumbel_of_logs(*leaves, torch.tensor(0.4, dtype=dtype))
+        logs = log_from_gumbel(*leaves, torch.tensor(0.4, dtype=dtype))
         values = q.log_prob_from_log(*logs), q.kl_to_beta(1.0, 1.0), q.kl_to_beta(1.0, 5.0), kl_divergence(q, other)
         results[dtype] = [[v.detach(), *torch.autograd.grad(v.sum(), leaves, retain_graph=True)] for v in values]
     for found, exact in zip(*results.values(), strict=True):

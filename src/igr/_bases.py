@@ -21,7 +21,7 @@ from torch.distributions import (
 
 from igr import _terms
 from igr._checks import describe, widen
-from igr.functional import gaussian_noise
+from igr._draws import gaussian_noise
 
 
 def vector_base(base: Distribution) -> Distribution:

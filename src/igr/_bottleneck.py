@@ -27,6 +27,7 @@ from igr._bottleneck_parts import (
 from igr._checks import check_count, check_tensor, values_checkable, widen
 from igr._draws import sample_shape
 from igr._planar_flow import PlanarFlow
+from igr._simplex import one_hot_argmax
 from igr.distributions import GumbelSoftmax, InvertibleGaussian, Relaxation
 from igr.schedules import step
 from igr.transforms import StickBreaking
@@ -232,7 +233,7 @@ class CategoricalBottleneck(nn.Module):
         else:
             kl = self._divergence(parameters, mask, log_probs)
         if expected and log_probs is not None:
-            z = log_probs.exp() if self.eval_mode == "mean" else functional.one_hot_argmax(log_probs)
+            z = log_probs.exp() if self.eval_mode == "mean" else one_hot_argmax(log_probs)
         elif by_probs and log_probs is not None:
             finite = log_probs.clamp(min=LEAST_LOGIT)  # what is forbidden has a gradient, of zero
             z = shown(self.estimator, GumbelSoftmax(1.0, finite, validate_args=False), generator)
@@ -337,7 +338,7 @@ class CategoricalBottleneck(nn.Module):
         q = self._relaxation(parameters, validate_args=False)
         log_z, log_q = q.log_rsample_and_log_prob(generator=generator)
         z = log_z.exp()
-        z = functional.straight_through(functional.one_hot_argmax(log_z), z) if hard else z
+        z = functional.straight_through(one_hot_argmax(log_z), z) if hard else z
         return z, log_q - self.prior().log_prob_from_log(log_z)
 
     def _log_probs(self, parameters: _Parameters, mask: Tensor | None) -> Tensor:

@@ -30,19 +30,21 @@ def full_precision(device: torch.device) -> AbstractContextManager[Any]:
     return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
 
 
+def interpreters() -> list[str]:
+    """The transforms of ``torch.func`` around this call, the innermost last, by torch's names: Vmap, Grad, Jvp."""
+    return [level.key().name for level in torch._C._functorch.get_interpreter_stack() or ()]
+
+
 def under_vmap() -> bool:
     """Whether some level of ``torch.func`` around this call is a vmap; a compiler sees through it."""
-    if torch.compiler.is_compiling():
-        return False
-    levels = torch._C._functorch.get_interpreter_stack() or ()
-    return any(level.key() == torch._C._functorch.TransformType.Vmap for level in levels)
+    return not torch.compiler.is_compiling() and "Vmap" in interpreters()
 
 
 def transformed() -> bool:
     """Whether a transform of ``torch.func`` or forward-mode differentiation is around; a compiler sees through both."""
     if torch.compiler.is_compiling():
         return False
-    return bool(torch._C._functorch.get_interpreter_stack()) or torch.autograd.forward_ad._current_level >= 0
+    return bool(interpreters()) or torch.autograd.forward_ad._current_level >= 0
 
 
 def differentiated(x: object) -> bool:
@@ -52,8 +54,7 @@ def differentiated(x: object) -> bool:
     """
     if not isinstance(x, Tensor) or torch.compiler.is_compiling() or torch.autograd.forward_ad._current_level < 0:
         return isinstance(x, Tensor) and x.requires_grad
-    levels = torch._C._functorch.get_interpreter_stack()
-    hidden = bool(levels) and levels[-1].key() != torch._C._functorch.TransformType.Jvp
+    hidden = interpreters()[-1:] not in ([], ["Jvp"])
     return x.requires_grad or hidden or torch.autograd.forward_ad.unpack_dual(x).tangent is not None
 
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Bernoulli, Distribution, constraints
 
-from igr import _terms, functional
+from igr import _terms
 from igr._checks import (
     broadcast,
     check_finite,
@@ -26,8 +26,10 @@ from igr._checks import (
     values_checkable,
     widen,
 )
+from igr._draws import fused_sample, fusible, gumbel_noise
 from igr._relaxation import Relaxation, Shape
 from igr._scalars import show
+from igr._simplex import one_hot_argmax
 from igr.conditional import conditional_path_gumbel
 
 if TYPE_CHECKING:
@@ -122,7 +124,7 @@ class GumbelSoftmax(_LogitRelaxation):
         return self._expanded(GumbelSoftmax, _instance, batch_shape, logits=logits)
 
     def _noise(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
-        return functional.gumbel_noise(like, generator)
+        return gumbel_noise(like, generator)
 
     def rsample(self, sample_shape: Shape = (), *, generator: torch.Generator | None = None) -> Tensor:
         fused = self._fused(sample_shape, generator)
@@ -144,10 +146,10 @@ class GumbelSoftmax(_LogitRelaxation):
         """By a kernel, where one can."""
         if not self._has_steps_of(GumbelSoftmax, "_draw", "_noise"):
             return None
-        if not functional.fusible(generator, (self.logits,), (self._tau,)):
+        if not fusible(generator, (self.logits,), (self._tau,)):
             return None
         batch = torch.Size((*sample_shape, *self.batch_shape))
-        return functional.fused_sample(self.logits, None, batch, self._tau, generator=generator, **options)
+        return fused_sample(self.logits, None, batch, self._tau, generator=generator, **options)
 
     def _relax(self, scores: Tensor) -> Tensor:
         return (scores / self._tau).softmax(-1)
@@ -156,7 +158,7 @@ class GumbelSoftmax(_LogitRelaxation):
         return (scores / self._tau).log_softmax(-1)
 
     def _harden(self, scores: Tensor) -> Tensor:
-        return functional.one_hot_argmax(scores)
+        return one_hot_argmax(scores)
 
     def log_rsample_and_log_prob(
         self, sample_shape: Shape = (), *, generator: torch.Generator | None = None
@@ -231,7 +233,7 @@ class BinaryConcrete(_LogitRelaxation):
         return self._expanded(BinaryConcrete, _instance, batch_shape, logits=logits)
 
     def _noise(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
-        return functional.gumbel_noise(like, generator) - functional.gumbel_noise(like, generator)
+        return gumbel_noise(like, generator) - gumbel_noise(like, generator)
 
     def _relax(self, scores: Tensor) -> Tensor:
         return (scores / self._tau).sigmoid()

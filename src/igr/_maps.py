@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import ComposeTransform, Transform, constraints
 
-from igr import functional
 from igr._checks import describe
+from igr._simplex import one_hot_argmax
 from igr.transforms import SimplexTransform, simplex
 
 
@@ -46,7 +46,7 @@ class _Foreign(SimplexTransform):
         return ladj
 
     def harden(self, y: Tensor) -> Tensor:
-        return functional.one_hot_argmax(self._call(y))
+        return one_hot_argmax(self._call(y))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Foreign) and self.transform == other.transform

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from igr._checks import transformed
+from igr._checks import interpreters, transformed
 
 MILLS = math.sqrt(2 / math.pi)
 
@@ -58,8 +58,7 @@ def once(jvp: Callable[..., Any]) -> Callable[..., Any]:
     """Refuses to be differentiated forwards again: torch takes what a custom jvp returns for a constant there."""
 
     def checked(ctx: Any, *tangents: Tensor) -> Any:
-        levels = torch._C._functorch.get_interpreter_stack() or ()
-        if sum(level.key() == torch._C._functorch.TransformType.Jvp for level in levels) > 1:
+        if interpreters().count("Jvp") > 1:
             raise NotImplementedError(
                 "a forward-mode derivative of a forward-mode derivative, which torch would take for zero here; use "
                 "torch.func.hessian, or jacrev for one of the two"

@@ -21,6 +21,7 @@ from torch.distributions import (
 
 from igr import _kl_forms, functional
 from igr._checks import broadcast, check_count, check_tensor, describe, validation, values_checkable, widen
+from igr._simplex import one_hot_argmax
 from igr.transforms import simplex
 
 Shape = Sequence[int]
@@ -253,7 +254,7 @@ class Relaxation(Distribution, ABC):
             raise NotImplementedError(
                 f"the mode of {self} is known through samples only: use recovered(num_samples=100_000).mode"
             )
-        return functional.one_hot_argmax(log_p).to(self.dtype)
+        return one_hot_argmax(log_p).to(self.dtype)
 
     @property
     def mean(self) -> Tensor:

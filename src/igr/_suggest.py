@@ -11,6 +11,7 @@ from torch import Tensor
 
 from igr import functional
 from igr._checks import check_count, check_parameter, check_range, describe, is_number
+from igr._draws import gaussian_noise, location_scale
 
 LOWEST, HIGHEST = 1e-9, 1e9  # temperatures looked at
 ACCURACY = 1e-4  # to which log τ is found
@@ -177,7 +178,7 @@ def _parameters(
             loc = -torch.arange(K - 1, 0, -1).double().log()
         else:  # P(all below zero) = 1/K, and all others share the rest
             loc = -sigma * torch.special.ndtri(unit * K ** (-1 / (K - 1)))
-    return functional.location_scale(_of_size(K - 1, "loc", loc).detach(), sigma)
+    return location_scale(_of_size(K - 1, "loc", loc).detach(), sigma)
 
 
 def _in_dtype(parameters: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
@@ -207,7 +208,7 @@ def _sampler(
         if relaxation == "igr-i":
             return functional.gaussian_softmax(first, rest[0], tau, generator=generator), first
         mu, sigma = (p.float() if p.dtype.itemsize < 4 else p for p in (first, rest[0]))
-        y = mu + sigma * functional.gaussian_noise(mu.shape, mu, generator)
+        y = mu + sigma * gaussian_noise(mu.shape, mu, generator)
         w = functional.log_stick_breaking(y).exp()
         return functional.softmaxpp(w[..., :-1] - w[..., -1:], tau).to(first.dtype), first
 

@@ -21,9 +21,10 @@ from igr._checks import (
     values_checkable,
     widen,
 )
+from igr._draws import gumbel_noise, location_scale
 from igr._normal import log_ndtr, once, tail
 from igr._winner import Race, quantile, slopes
-from igr.functional import gumbel_noise, harden, location_scale
+from igr.functional import harden
 
 __all__ = ["sample_conditional", "conditional_path", "sample_conditional_gumbel", "conditional_path_gumbel"]
 

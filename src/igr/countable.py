@@ -30,7 +30,9 @@ from igr._checks import (
     validation,
     widen,
 )
+from igr._draws import gaussian_noise
 from igr._scalars import show
+from igr._simplex import one_hot_argmax
 from igr.recovery import recovered_log_probs_stick_breaking
 
 __all__ = ["CountableStickBreaking", "StickSample", "CountableProbs"]
@@ -192,7 +194,7 @@ class CountableStickBreaking(Distribution):
     ) -> StickSample:
         """Discrete samples: ``z`` exactly one-hot and ``rest`` zero, with the gradients of the relaxed ones."""
         sample = self.rsample(sample_shape, generator=generator)
-        z = functional.straight_through(functional.one_hot_argmax(sample.w).to(self.dtype), sample.z)
+        z = functional.straight_through(one_hot_argmax(sample.w).to(self.dtype), sample.z)
         return sample._replace(z=z, rest=functional.straight_through(torch.zeros_like(sample.rest), sample.rest))
 
     def rsample_and_log_prob(
@@ -319,7 +321,7 @@ class CountableStickBreaking(Distribution):
         n, eps = min(16, self.max_sticks), widen(self._like).new_empty((*rows, 0))
         while True:
             mu, sigma = self._parameters(n)
-            fresh = functional.gaussian_noise((*rows, n - eps.shape[-1]), eps, generator)
+            fresh = gaussian_noise((*rows, n - eps.shape[-1]), eps, generator)
             eps = torch.cat([eps, fresh], -1)
             log_w, log_rest = _break(torch.addcmul(mu, sigma, eps))
             stopped = self._stopped(log_w, log_rest)

@@ -20,6 +20,7 @@ from torch.distributions import ComposeTransform, Distribution, Independent, Nor
 from igr import _bases, functional
 from igr._checks import broadcast, check_finite, check_range, check_row_scalar, full_precision, validation
 from igr._constraints import NearVertices, holds
+from igr._draws import fused_sample, fusible, location_scale
 from igr._gumbel import BinaryConcrete, GumbelSoftmax
 from igr._maps import maps_onto_simplex, parts_of
 from igr._relaxation import (
@@ -162,10 +163,10 @@ class InvertibleReparameterization(Relaxation):
             return None
         scalars = [getattr(self._onto, name) for name in ("tau", "delta")]
         tau, delta = (t.to(normal.loc.dtype) if isinstance(t, Tensor) else t for t in scalars)
-        if not functional.fusible(generator, (normal.loc, normal.scale), (tau, delta)):
+        if not fusible(generator, (normal.loc, normal.scale), (tau, delta)):
             return None
         batch = torch.Size((*sample_shape, *self.batch_shape))
-        return functional.fused_sample(normal.loc, normal.scale, batch, tau, delta, generator=generator, **options)
+        return fused_sample(normal.loc, normal.scale, batch, tau, delta, generator=generator, **options)
 
     def _scores(self, sample_shape: Shape, generator: torch.Generator | None) -> Tensor:
         with self._full_precision():
@@ -328,7 +329,7 @@ class InvertibleGaussian(InvertibleReparameterization):
         delta: float | Tensor = 1.0,
         validate_args: bool | None = None,
     ) -> None:
-        loc, sigma = functional.location_scale(loc, scale)
+        loc, sigma = location_scale(loc, scale)
         temperature, delta = check_row_scalar("temperature", temperature), check_row_scalar("delta", delta)
         broadcast(loc=torch.Size((*loc.shape[:-1], 1)), temperature=temperature, delta=delta)
         if validation(validate_args):

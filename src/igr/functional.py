@@ -14,13 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from igr._checks import check_parameter, check_row_scalar, check_tensor, widen
-from igr._draws import NoiseSource as NoiseSource  # with an alias: for the library's own modules, not public
-from igr._draws import check_scale, sample_shape
-from igr._draws import fused_sample as fused_sample
-from igr._draws import fusible as fusible
-from igr._draws import gaussian_noise as gaussian_noise
-from igr._draws import gumbel_noise as gumbel_noise
-from igr._draws import location_scale as location_scale
+from igr._draws import check_scale, fused_sample, fusible, gaussian_noise, gumbel_noise, location_scale, sample_shape
 from igr._sample_terms import SampleTerms, gaussian_softmax_terms, gumbel_softmax_terms
 from igr._simplex import (
     divided,
@@ -30,6 +24,7 @@ from igr._simplex import (
     log_stick_breaking,
     log_stick_breaking_inverse,
     log_vertex_interpolation,
+    one_hot_argmax,
     softmaxpp,
     softmaxpp_inverse,
     softmaxpp_logits,
@@ -37,7 +32,6 @@ from igr._simplex import (
     vertex_interpolation,
     vertex_interpolation_inverse,
 )
-from igr._simplex import one_hot_argmax as one_hot_argmax
 from igr._top_k import gaussian_top_k, gumbel_top_k
 
 __all__ = [

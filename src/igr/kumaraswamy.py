@@ -22,6 +22,7 @@ from igr._checks import (
     values_checkable,
     widen,
 )
+from igr._draws import gumbel_noise
 from igr._kumaraswamy_forms import (
     Concentrations,
     divergence,
@@ -36,9 +37,8 @@ from igr._kumaraswamy_forms import (
     variance,
 )
 from igr._scalars import show
-from igr.functional import gumbel_noise
 
-__all__ = ["Kumaraswamy", "log_from_gumbel", "log_from_gumbel_of_logs"]
+__all__ = ["Kumaraswamy", "log_from_gumbel"]
 
 
 class Kumaraswamy(Distribution):
@@ -303,34 +303,13 @@ class Kumaraswamy(Distribution):
         return f"{type(self).__name__}(concentration1: {a}, concentration0: {b})"
 
 
-def log_from_gumbel(concentration1: Tensor, concentration0: Tensor, gumbel: Tensor) -> tuple[Tensor, Tensor]:
+def log_from_gumbel(log_concentration1: Tensor, log_concentration0: Tensor, gumbel: Tensor) -> tuple[Tensor, Tensor]:
     r"""log x and log(1 - x) of the Kumaraswamy sample x that standard Gumbel noise makes: :math:`E = e^{-\epsilon}`.
 
     Note:
         A pure function, which looks at no values: it can be captured in a CUDA graph. Gradients in float32 are finite
-        for a and b in [1e-12, 1e12] and noise in [-4, 87]; see :func:`log_from_gumbel_of_logs` for more.
-
-    Arguments:
-        concentration1: :math:`a > 0`.
-        concentration0: :math:`b > 0`, broadcastable with it.
-        gumbel: :math:`\epsilon`, broadcastable with both.
-
-    Example:
-        >>> log_x, log1m_x = log_from_gumbel(torch.tensor(1.0), torch.tensor(0.01), torch.tensor(-1.0))
-        >>> log_x, log1m_x
-        (tensor(-0.), tensor(-271.8282))
-    """
-    return log_samples(widen(concentration1).log(), widen(concentration0).log(), widen(gumbel))
-
-
-def log_from_gumbel_of_logs(
-    log_concentration1: Tensor, log_concentration0: Tensor, gumbel: Tensor
-) -> tuple[Tensor, Tensor]:
-    r""":func:`log_from_gumbel` of :math:`\log a` and :math:`\log b`.
-
-    Note:
-        Gradients in float32 are finite for both in [-80, 80] and noise in [-4, 87]. Beyond, :math:`\log x` or
-        :math:`\log(1 - x)` may itself overflow.
+        for both logarithms in [-80, 80] and noise in [-4, 87]. Beyond, :math:`\log x` or :math:`\log(1 - x)` may itself
+        overflow.
 
     Arguments:
         log_concentration1: :math:`\log a`.
@@ -338,7 +317,7 @@ def log_from_gumbel_of_logs(
         gumbel: :math:`\epsilon`, broadcastable with both.
 
     Example:
-        >>> log_from_gumbel_of_logs(torch.tensor(-60.0), torch.tensor(0.0), torch.tensor(0.0))
+        >>> log_from_gumbel(torch.tensor(-60.0), torch.tensor(0.0), torch.tensor(0.0))
         (tensor(-5.2381e+25), tensor(-0.))
     """
     return log_samples(widen(log_concentration1), widen(log_concentration0), widen(gumbel))

@@ -22,11 +22,11 @@ from torch.distributions import (
 )
 
 from igr._checks import broadcast, check_count, check_finite, check_parameter, describe, expand, is_number
+from igr._draws import location_scale
 from igr._locations import NEGLIGIBLE, countable_locations, gaussian_locations, refuse_zeros, stick_locations
 from igr._maps import parts_of
 from igr.countable import CountableStickBreaking, StickSample
 from igr.distributions import InvertibleGaussian, Relaxation
-from igr.functional import location_scale
 from igr.transforms import StickBreaking
 
 __all__ = ["fit_prior", "match_moments"]

@@ -12,9 +12,9 @@ from torch.utils.checkpoint import checkpoint
 
 from igr import kernels
 from igr._checks import check_count, check_finite, check_range, transformed, values_checkable, widen
+from igr._draws import location_scale
 from igr._normal import Forwards, inverse_mills, log_ndtr, low_quantile_of_maximum, once, standardised
 from igr._stick_recovery import nodes_for_sticks, stick_masses
-from igr.functional import location_scale
 from igr.quadrature import constant_rule, kept_rule
 
 __all__ = ["QuadratureError", "recovered_log_probs", "recovered_log_probs_stick_breaking"]
@@ -310,7 +310,7 @@ class _Fused(torch.autograd.Function):
 
 
 @torch.no_grad()
-def masses_and_jacobian(mu: Tensor, sigma: Tensor, num_nodes: int = 192) -> tuple[Tensor, Tensor]:
+def masses_and_jacobian(mu: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
     r"""The probabilities of Proposition 2, not normalised, and their derivatives by all locations.
 
     .. math:: \frac{\partial P_k}{\partial \mu_j} = -\int_0^\infty F h_k h_j dt, \quad j \ne k, \qquad
@@ -321,7 +321,7 @@ def masses_and_jacobian(mu: Tensor, sigma: Tensor, num_nodes: int = 192) -> tupl
     the threshold, and :math:`\partial P_K / \partial \mu_j = -F(0) h_j(0)`. Shapes ``(B, K-1)`` to ``(B, K)`` and
     ``(B, K, K-1)``, for K above two.
     """
-    summands, z, _ = _summands(mu, sigma, *_window(mu, sigma), *kept_rule(num_nodes, mu))  # (B, K-1, Q)
+    summands, z, _ = _summands(mu, sigma, *_window(mu, sigma), *kept_rule(192, mu))  # (B, K-1, Q)
     last = log_ndtr(standardised(-mu, sigma)).sum(-1, keepdim=True).exp()
     masses = torch.cat([summands.logsumexp(-1).exp(), last], -1)
     hazards = inverse_mills(z) / sigma.unsqueeze(-1)

@@ -19,6 +19,7 @@ from torch.distributions import Distribution, Transform
 
 from igr._scalars import same_value
 from igr.distributions import EstimatedOneHotCategorical, InvertibleReparameterization, Relaxation
+from igr.estimators._graph import leaves
 from igr.kl import monte_carlo_kl
 from igr.transforms import SimplexTransform, call_and_ladj
 
@@ -395,7 +396,7 @@ def _never_nan(d: Relaxation) -> None:
 
 
 def _hard_samples(d: Relaxation) -> None:
-    parameters = [p for p in _leaves(d) if p.requires_grad]
+    parameters = [p for p in leaves(d.log_rsample()).values() if p.requires_grad]
     weights = torch.randn_like(d.rsample((7,)))
     torch.manual_seed(1)
     soft = d.rsample((7,))
@@ -429,20 +430,6 @@ def _recovered(d: Relaxation, num_samples: int) -> None:
         error = math.sqrt(2) * error  # both are estimates
     worst = ((probs - frequencies).abs() / (5 * error + 1e-5)).max().item()
     assert worst <= 1, f"it differs from the frequencies of hard samples by {5 * worst:.1f} standard errors"
-
-
-def _leaves(d: Relaxation) -> list[Tensor]:
-    """The leaf tensors that a sample depends on."""
-    leaves, nodes, seen = [], [d.log_rsample().grad_fn], set()
-    while nodes:
-        node = nodes.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if hasattr(node, "variable"):
-            leaves.append(node.variable)
-        nodes.extend(parent for parent, _ in node.next_functions)
-    return leaves
 
 
 def _every_parameter(d: Relaxation, parameters: Sequence[Tensor]) -> None:

@@ -11,7 +11,7 @@ from exact import FAMILIES, Setting, Tensors, bound, expectation
 from torch import Tensor
 
 from igr import estimators
-from igr.functional import NoiseSource
+from igr._draws import NoiseSource
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,12 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Independent, MultivariateNormal, OneHotCategorical
 
 from igr import BinaryConcrete, GumbelSoftmax, InvertibleGaussian, InvertibleReparameterization
+from igr._draws import NoiseSource, gaussian_noise, gumbel_noise
 from igr.conditional import conditional_path
 from igr.estimators._core import Latent
 from igr.estimators.rebar import rebar
 from igr.estimators.relax import relax
-from igr.functional import NoiseSource, gaussian_noise, gumbel_noise, harden, softmaxpp
+from igr.functional import harden, softmaxpp
 from igr.transforms import Planar, SoftmaxPlusPlus, StickBreaking
 
 pytestmark = pytest.mark.usefixtures("one_thread")

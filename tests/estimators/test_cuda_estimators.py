@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from igr import BinaryConcrete, GumbelSoftmax, InvertibleGaussian, estimators
-from igr.functional import NoiseSource
+from igr._draws import NoiseSource
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -25,10 +25,10 @@ from pathwise_cases import (
 from torch import Tensor
 from torch.autograd import grad
 
+from igr._draws import NoiseSource
 from igr.estimators.gapped_straight_through import gapped_straight_through
 from igr.estimators.reinmax import reinmax
 from igr.estimators.straight_through import straight_through
-from igr.functional import NoiseSource
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

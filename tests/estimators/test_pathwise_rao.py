@@ -11,11 +11,11 @@ from pathwise_cases import BINARY, DOUBLE, Loss, gradients, parameters, z_scores
 from torch import Tensor
 from torch.distributions import OneHotCategorical
 
+from igr._draws import NoiseSource
 from igr.distributions import BinaryConcrete, GumbelSoftmax, InvertibleGaussian
 from igr.estimators.gumbel_rao import gumbel_rao
 from igr.estimators.igr_rao import igr_rao
 from igr.estimators.st_relaxed import st_relaxed
-from igr.functional import NoiseSource
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -19,13 +19,13 @@ from torch.autograd import grad
 from torch.distributions import Bernoulli, Categorical
 
 from igr import InvertibleGaussian
+from igr._draws import NoiseSource, gaussian_noise, gumbel_noise
 from igr.estimators._core import Estimate
 from igr.estimators.disarm import disarm
 from igr.estimators.rloo import rloo
 from igr.estimators.score_function import score_function
 from igr.estimators.uspg import uspg
 from igr.estimators.vimco import vimco
-from igr.functional import NoiseSource, gaussian_noise, gumbel_noise
 from igr.transforms import Planar
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from igr import functional
+from igr._draws import NoiseSource
 
 pytest.importorskip("triton")
 
@@ -17,7 +17,7 @@ INTERPRETED = [  # the marks of tests of these kernels
 ]
 
 
-class Known(functional.NoiseSource):
+class Known(NoiseSource):
     """Noise drawn beforehand."""
 
     def __init__(self, eps):

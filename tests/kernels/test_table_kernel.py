@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.distributions import ExpTransform, MultivariateNormal, Normal
 
 import igr.kernels
+from igr._draws import NoiseSource
 from igr.distributions import GumbelSoftmax, InvertibleGaussian, InvertibleReparameterization
-from igr.functional import NoiseSource, harden
+from igr.functional import harden
 from igr.paper import evaluate
 from igr.recovery import recovered_log_probs, recovered_log_probs_stick_breaking
 from igr.transforms import Planar, SoftmaxPlusPlus, StickBreaking, VertexInterpolation

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from igr import GumbelSoftmax, InvertibleGaussian, estimators, recovered_log_probs
-from igr.functional import NoiseSource
+from igr._draws import NoiseSource
 from igr.paper.estimated import PATH_NODES, estimated_loss
 from igr.paper.models import EnsembleVae
 from igr.paper.noise import BlockNoise

@@ -10,10 +10,12 @@ from torch import Tensor
 from torch.autograd import grad
 from torch.autograd.graph import Node, get_gradient_edge
 
+from igr._checks import interpreters
+
 
 def can_be_walked() -> bool:
     """Whether there is a graph to look at: not for a compiler, nor inside ``torch.func``."""
-    return not torch.compiler.is_compiling() and not torch._C._functorch.get_interpreter_stack()
+    return not torch.compiler.is_compiling() and not interpreters()
 
 
 def leaves(*roots: Tensor) -> dict[int, Tensor]:

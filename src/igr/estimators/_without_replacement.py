@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from igr.functional import gumbel_noise
+from igr._draws import gumbel_noise
 
 _IMPOSSIBLE = -1e30  # finite, so that differences of what is impossible are not NaN; sums of it do not overflow
 _AT_ONCE = 2**21  # float64 numbers of an intermediate tensor

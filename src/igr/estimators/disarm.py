@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch.distributions import Distribution
 
+from igr._draws import gumbel_noise
 from igr.estimators._core import Estimate, Function, Latent, check_num_samples, estimate
-from igr.functional import gumbel_noise
 
 __all__ = ["disarm"]
 

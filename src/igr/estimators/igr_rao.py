@@ -8,10 +8,10 @@ from torch.distributions import Distribution, Normal
 
 from igr import functional
 from igr._checks import check_count
+from igr._draws import gumbel_noise
 from igr.conditional import _settle, _truncated
 from igr.distributions import gaussian_of
 from igr.estimators._core import Estimate, Function, Latent, check_num_samples, estimate
-from igr.functional import gumbel_noise
 
 __all__ = ["igr_rao"]
 

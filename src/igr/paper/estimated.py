@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from igr import estimators
+from igr._draws import NoiseSource
 from igr.conditional import conditional_path
 from igr.distributions import GumbelSoftmax, InvertibleGaussian
 from igr.estimators import Estimate
-from igr.functional import NoiseSource
 from igr.kl import categorical_kl
 from igr.paper.gradients import estimate
 from igr.paper.models import EnsembleVae

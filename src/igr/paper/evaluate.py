@@ -18,8 +18,8 @@ from torch import Tensor
 
 from igr._bases import diagonal_normal
 from igr._checks import broadcast, check_parameter, check_range, check_tensor, describe, widen
+from igr._draws import fusible
 from igr.distributions import InvertibleGaussian, InvertibleReparameterization, Relaxation
-from igr.functional import fusible
 from igr.kl import categorical_kl
 from igr.transforms import SoftmaxPlusPlus, StickBreaking, VertexInterpolation
 

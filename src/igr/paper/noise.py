@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from igr import kernels
-from igr.functional import NoiseSource, gaussian_noise, gumbel_noise
+from igr._draws import NoiseSource, gaussian_noise, gumbel_noise
 from igr.paper.compiled import fast
 from igr.paper.streams import generator_of
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from igr import functional, kernels
+from igr._simplex import one_hot_argmax
 from igr._terms import gaussian_kl, gumbel_energy
 from igr.distributions import GumbelSoftmax, InvertibleGaussian, InvertibleReparameterization, Relaxation
 from igr.kl import categorical_kl
@@ -196,7 +197,7 @@ def _draw(cell: Vae, parameters: Tensors, flow: Flow, tau: Tensor, noise: Tensor
 
 def _hard(cell: Vae, sample: Draw) -> Tensor:
     """The one-hot sample that a relaxed one is of."""
-    return (functional.one_hot_argmax if cell.method == "gs" else functional.harden)(sample.scores)
+    return (one_hot_argmax if cell.method == "gs" else functional.harden)(sample.scores)
 
 
 def _mapped(cell: Vae, y: Tensor, flow: Flow) -> tuple[Tensor, Tensor | float]:

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from igr.kumaraswamy import Kumaraswamy, log_from_gumbel_of_logs
+from igr.kumaraswamy import Kumaraswamy, log_from_gumbel
 
 __all__ = ["LAWS", "KumaraswamySticks", "LogitNormalSticks", "StickDraw", "Sticks", "expected_softplus", "log_prior"]
 
@@ -66,7 +66,7 @@ class KumaraswamySticks(NamedTuple):
 
     def draw(self, gumbel: Tensor) -> StickDraw:
         r"""v, from standard Gumbel noise, :math:`-\log(-\log u)`."""
-        log_v, log1m_v = log_from_gumbel_of_logs(self.log_a, self.log_b, gumbel)
+        log_v, log1m_v = log_from_gumbel(self.log_a, self.log_b, gumbel)
         return StickDraw(log_v - log1m_v, log_v, log1m_v)
 
     def log_q(self, at: StickDraw) -> Tensor:

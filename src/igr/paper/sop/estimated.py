@@ -16,11 +16,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from igr._draws import NoiseSource
 from igr._normal import log_ndtr
 from igr.distributions import GumbelSoftmax, InvertibleGaussian
 from igr.estimators._core import Latent
 from igr.estimators.vimco import from_weights
-from igr.functional import NoiseSource
 from igr.paper.gradients import estimate
 from igr.paper.sop.model import EnsembleCompletion
 from igr.paper.sop.objectives import flow
