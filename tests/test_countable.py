@@ -45,7 +45,7 @@ def fixed_noise(monkeypatch):
         dealt += shape[-1]
         return eps[:, dealt - shape[-1] : dealt]
 
-    monkeypatch.setattr(countable.functional, "gaussian_noise", deal)
+    monkeypatch.setattr(countable, "gaussian_noise", deal)
     return eps
 
 
