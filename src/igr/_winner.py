@@ -122,8 +122,8 @@ def _slopes(mu: Tensor, sigma: Tensor, wins: Tensor, m: Tensor, num_nodes: int |
     origin = m.detach()
     mu, m = mu - origin, m - origin
     lower, upper = _windows(Race(mu.detach(), sigma.detach(), wins), -origin)
-    lower = lower._replace(width=_positive(m - lower.start))  # the ends that are m move with it
-    upper = upper._replace(start=m)
+    lower = Window(lower.start, _positive(m - lower.start), lower.a)  # the ends that are m move with it
+    upper = Window(m, upper.width, upper.a)
     race, integrate = (mu, sigma, wins), partial(_mass_and_scores, num_nodes=num_nodes)
     log_below, *below = _by_rows(integrate, 64, *race, *lower, lower.width)
     log_above, *above = _by_rows(integrate, 64, *race, *upper, torch.zeros_like(m))
@@ -173,7 +173,7 @@ def _mass(mu: Tensor, sigma: Tensor, wins: Tensor, *window: Tensor) -> tuple[Ten
 def _quantile(race: Race, logit: Tensor) -> Tensor:
     """A first guess from a coarse rule, the mass on either side of it from fine ones, the rest by Newton."""
     origin = _mode(race, torch.zeros_like(logit))  # to rounding there
-    race, floor = race._replace(mu=race.mu - origin), -origin
+    race, floor = Race(race.mu - origin, race.sigma, race.wins), -origin
     mode = _mode(race, floor)
     start = mode - _reach(race, floor, mode, -1.0)
     whole = _window(race, start, mode - start + _reach(race, floor, mode, 1.0))
@@ -254,7 +254,7 @@ def _mode(race: Race, floor: Tensor) -> Tensor:
     slow where the Φ of narrow coordinates saturate one after the other; there the logarithms of what pulls up and of
     what pulls down, which is the winner's own density, are nearly straight.
     """
-    mu, sigma = (torch.where(race.wins, x, 0.0).sum(-1, keepdim=True) for x in race[:2])
+    mu, sigma = (torch.where(race.wins, x, 0.0).sum(-1, keepdim=True) for x in (race.mu, race.sigma))
     low, high = torch.maximum(mu, floor), torch.full_like(mu, math.inf)
     t = low
     for _ in range(16):

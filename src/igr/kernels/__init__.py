@@ -89,7 +89,7 @@ def disabled() -> Iterator[None]:
 
 def usable(*tensors: Tensor) -> bool:
     """Whether a kernel may be used on these tensors, here and now."""
-    if not _enabled or not all(t.is_cuda and t.dtype in DTYPES for t in tensors):
+    if not _enabled or not all(t.device.type == "cuda" and t.dtype in DTYPES for t in tensors):
         return False
     if not INSTALLED or not all(t.device == tensors[0].device and _modern(t.device.index) for t in tensors):
         return False
