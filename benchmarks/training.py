@@ -44,7 +44,8 @@ from igr.paper.memory import keep_memory
 from igr.paper.products import fast_products
 from igr.paper.specs import SPECS, Vae
 
-# Seconds per epoch of 600 steps: the published code under TensorFlow 2.21, CPU, with its default threads.
+# Seconds per epoch of 600 steps: the published code under TensorFlow 2.21, CPU, with its default threads. The fastest
+# runs there are; those of linear IGR-SB and IGR-Planar had only about one core to themselves.
 PUBLISHED = {
     ("linear", "igr-i"): 3.9,
     ("linear", "gs"): 3.4,

@@ -10,7 +10,7 @@ from igr.paper.report.claims import ADEQUATE, EQUAL, SLOWER, Claim, claims
 from igr.paper.report.collect import Records
 from igr.paper.report.document import ABSENT, Block, Entry, Section, Table, Text
 from igr.paper.report.lines import unlike
-from igr.paper.report.parts import AIS, LIKELIHOODS, MUCH, NOISE, SEEN, TAIL, Book
+from igr.paper.report.parts import BESIDE, MUCH, NOISE, SEEN, TAIL, Book
 from igr.paper.report.verdicts import FAILS, HOLDS, MISSING, UNDECIDED, UNTRIED, Judged, Outcome, judge
 from igr.paper.report.words import place
 
@@ -26,16 +26,19 @@ RULES = (
     "A claim on log-likelihoods of VAEs is read in four ways: by the published formula, which is not a bound, and by "
     "the importance-weighted bound; and with the temperatures that the discrete ELBO (the paper's rule) or the bound "
     "has chosen on validation images. Where one holds and another fails it depends on the selection, on the formula, "
-    "or on both. Claims on ELBOs are read by these, with both selections. Claims on RELAX, which trains the discrete "
-    "ELBO, are read by that as well, on test and on training images. AIS, on few images and of linear models, stands "
-    "beside them and is not counted: where it says the contrary, it is to be believed.",
+    "or on both. AIS, on few images and of linear models, stands beside them and is not counted: where it says the "
+    "contrary, it is to be believed. Claims on ELBOs are read by the ELBO that they speak of, with both selections. "
+    "Those on RELAX, which trains the discrete ELBO, are read by that as well; that of training images, of which the "
+    "paper's table is not, is not counted. Claims on completions are read by the log-likelihood, those on mixtures by "
+    "the published objective and by the bound.",
     "A claim on several rows holds if it does for all of them, unless the paper itself allows for exceptions; "
     "“a variety of experiments” are more than half of the blocks of Table 1. “IGR” alone is its best variant by the "
-    "same number, unless all are named.",
+    "same number, unless the column “where” says every IGR, or names them.",
     "Quotation marks are around the paper's words; other sentences say what its tables show.",
     f"Approximations of distributions have a single seed, and so a threshold in place of a deviation: two fits differ "
     f"if their total variations do by more than {SEEN:g}; one is adequate up to {ADEQUATE:g}. A tail is the last "
-    f"{100 * TAIL:g} % of a target, and counts as heavier or lighter from a factor of {MUCH:g} on.",
+    f"{100 * TAIL:g} % of a target, and counts as heavier or lighter from a factor of {MUCH:g} on. A fit begins on the "
+    f"left if more than half of it is left of all but the first {100 * TAIL:g} % of its target.",
     f"Times are almost identical at {EQUAL[0]:g} to {EQUAL[1]:g} times, and about 30 % more at {SLOWER[0]:g} to "
     f"{SLOWER[1]:g} times.",
     "“So far”: some of the records are missing, and named below the claim. Only records under protocol honest count, "
@@ -87,16 +90,16 @@ def _behind(i: int, claim: Claim, outcome: Outcome, book: Book) -> Block:
     title = f"{i}. {claim.words} ({claim.where}): {outcome.verdict}"
     if not outcome.readings:
         return Text.of(f"{title}. {_missing(claim, outcome)}".rstrip())
-    ais = judge(claim.parts, AIS if claim.readings == LIKELIHOODS else (), claim.rule, book.recorded)
-    columns, judged = [*outcome.readings, *ais.readings], {**outcome.judged, **ais.judged}
+    beside = judge(claim.parts, BESIDE.get(claim.readings, ()), claim.rule, book.recorded)
+    columns, judged = [*outcome.readings, *beside.readings], {**outcome.judged, **beside.judged}
     rows = [
         (Entry(part.label), *(_entry(judged.get((part.label, reading))) for reading in columns))
         for part in claim.parts
         if any((part.label, reading) in judged for reading in columns)
     ]
-    said = {**outcome.readings, **ais.readings}
+    said = {**outcome.readings, **beside.readings}
     rows.append((Entry("together"), *(Entry(said[reading], bold=reading in outcome.readings) for reading in columns)))
-    marks = dict.fromkeys(ais.readings, "not counted")
+    marks = dict.fromkeys(beside.readings, "not counted")
     head = (Entry("part"), *(Entry(str(reading), end=marks.get(reading, "")) for reading in columns))
     notes = [claim.note, *_conditions(claim, outcome), _missing(claim, outcome)]
     return Table(title, head, tuple(rows), 1, tuple(filter(None, notes)))

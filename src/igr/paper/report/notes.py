@@ -21,8 +21,8 @@ UNSPECIFIED = ("dtype", "data", "evaluation", "scale_floor")  # what records hav
 
 REMARKS = {
     "relax": (
-        "In the published code RELAX has networks of its own, of 200 or 360 units a layer; whether the paper's rows "
-        "had them, it does not say. Ours have the non-linear ones of all other rows.",
+        "In the published code RELAX has networks of its own, of 200 or 360 units a layer. The paper says non-linear, "
+        "and ours are the non-linear ones of all other rows.",
     ),
     "s4": (
         "The paper's numbers are test ELBOs: Δ is our discrete ELBO minus the paper's. Whether its IGR-I and GS are "

@@ -16,7 +16,7 @@ TITLE = "The reproduction"
 CLAIMS = "claims.md"
 WRITTEN = "Written by `make report` from the records in `results/ours`; not to be edited."
 BESIDE = f"What the paper's sentences claim, and whether it holds, is on [the page of claims]({CLAIMS})."
-BEHIND = "All numbers are on [the page of the reproduction]({})."
+BEHIND = "Tables and figures of the same records are on [the page of the reproduction]({})."
 DRAWN = ("temperature-table1-", "temperature-sop-mnist-honest")  # of figures against τ, so that the page stays small
 LAST = ("Other records", "Run times", "Environment")
 

@@ -20,7 +20,7 @@ from igr.paper.report.words import ARCHITECTURES, CHOSEN_BY, called
 from igr.paper.specs import SPECS, Derived, Trained
 
 __all__ = [
-    "AIS",
+    "BESIDE",
     "COMPLETIONS",
     "CONTINUOUS",
     "ELBOS",
@@ -34,6 +34,7 @@ __all__ = [
     "TRAIN",
     "Book",
     "noise",
+    "told",
 ]
 
 NOISE = 2.0  # how many combined standard deviations a difference must exceed
@@ -100,17 +101,14 @@ class Book:
         """That the best of some rows is above the best of others by more than noise; ``weak``: not below by more."""
 
         def judge(reading: Reading) -> Judged | None:
-            a, b = (self._best(ids, reading) for ids in (high, low))
+            values = {id: found for id in (*high, *low) if (found := self.value(id, reading)) is not None}
+            a, b = (max((values[id] for id in ids if id in values), key=_mean, default=None) for ids in (high, low))
             if a is None or b is None:
                 return None
-            words = f"{_told(*a)}, {_told(*b)}: {number(a[0].mean - b[0].mean, sign=True)}"
-            return Judged(_verdict(a[0], b[0], weak), words)
+            words = f"{told(*a)}, {told(*b)}: {number(a[0].mean - b[0].mean, sign=True)}"
+            return Judged(_verdict(a[0], b[0], weak), words, whole=values.keys() == {*high, *low})
 
         return Part(f"{_names(high)} {'not below' if weak else 'above'} {_names(low)}", (*high, *low), judge)
-
-    def _best(self, ids: Sequence[str], reading: Reading) -> tuple[Summary, str] | None:
-        there = [each for each in (self.value(id, reading) for id in ids) if each is not None]
-        return max(there, key=lambda each: each[0].mean, default=None)
 
     # ------------------------------------------------------------------------------------------------ approximations
 
@@ -133,15 +131,28 @@ class Book:
 
         return Part(f"{near} {'not further than' if weak else 'closer than'} {far}", (near, far), judge)
 
-    def close(self, ids: Sequence[str], enough: float, *, contrary: bool = False) -> Part:
-        """That the total variation of the best of some fits is small, or the ``contrary``."""
+    def close(self, id: str, enough: float, *, contrary: bool = False) -> Part:
+        """That the total variation of a fit is small, or the ``contrary``."""
 
         def judge(reading: Reading) -> Judged | None:
-            every = [self._distance(id, reading) for id in ids]
-            found = min((each for each in every if each is not None), default=None)
+            found = self._distance(id, reading)
             return None if found is None else Judged(_told_by((found <= enough) != contrary), f"{found:.3f}")
 
-        return Part(f"{_names(ids)} {'not ' if contrary else ''}within {enough:g}", tuple(ids), judge)
+        return Part(f"{id} {'not ' if contrary else ''}within {enough:g}", (id,), judge)
+
+    def starts_left(self, id: str) -> Part:
+        """That most of a fit's mass, before its first step, is left of all but the first per cent of its target's."""
+
+        def judge(reading: Reading) -> Judged | None:
+            if (found := self._fit(id, reading, step=0)) is None:
+                return None
+            record, state = found
+            target = record["target"]["probs"]
+            first = next(k for k in range(len(target)) if sum(target[: k + 1]) > TAIL)
+            mass = sum(state["probs"][:first])
+            return Judged(_told_by(mass > 0.5), f"{mass:.3f} below {first}")
+
+        return Part(f"{id} begins left of its target", (id,), judge)
 
     def tail(self, id: str, *, heavy: bool) -> Part:
         """That a fit has much more mass than its target beyond the target's last per cent, or much less."""
@@ -163,11 +174,11 @@ class Book:
         found = self._fit(id, reading)
         return None if found is None else float(found[1]["metrics"]["tv"])
 
-    def _fit(self, id: str, reading: Reading) -> tuple[Record, Mapping[str, Any]] | None:
-        """The record of a fit, and what it is after 1,000 steps."""
+    def _fit(self, id: str, reading: Reading, step: int = 1000) -> tuple[Record, Mapping[str, Any]] | None:
+        """The record of a fit, and what it is after some steps."""
         for each in self.records.approximations:
             if each["spec"] == id and each["protocol"] == "paper" and _is_of(each, reading):
-                found = [state for state in each["states"] if state["step"] == 1000]
+                found = [state for state in each["states"] if state["step"] == step]
                 return (each, found[0]) if found else None
         return None
 
@@ -208,7 +219,12 @@ def _verdict(a: Summary, b: Summary, weak: bool) -> str:
     return HOLDS if difference > limit else FAILS if difference < -limit else UNDECIDED
 
 
-def _told(found: Summary, chosen: str) -> str:
+def _mean(found: tuple[Summary, str]) -> float:
+    return found[0].mean
+
+
+def told(found: Summary, chosen: str) -> str:
+    """Mean and deviation, and what was chosen."""
     text = number(found.mean) + ("" if found.sd is None else f" ± {found.sd:.2f}")
     return f"{text} ({chosen})" if chosen else text
 
@@ -228,8 +244,9 @@ SELECTIONS = tuple(CHOSEN_BY.values())
 LIKELIHOODS = readings(selection=SELECTIONS, formula=("published formula", "bound"))
 ELBOS = readings(selection=SELECTIONS, formula=("discrete ELBO",), images=(TESTED,))
 TRAIN = readings(selection=SELECTIONS, formula=("discrete ELBO",), images=(SEEN_IN_TRAINING,))
-RELAXED = (*readings(selection=SELECTIONS, formula=("published formula", "bound"), images=(TESTED,)), *ELBOS, *TRAIN)
+RELAXED = (*readings(selection=SELECTIONS, formula=("published formula", "bound"), images=(TESTED,)), *ELBOS)
 CONTINUOUS = readings(selection=SELECTIONS, formula=("continuous ELBO",))
-AIS = readings(selection=SELECTIONS, formula=("AIS",))  # on few images: beside the others, but not counted
+AIS = readings(selection=SELECTIONS, formula=("AIS",))
 COMPLETIONS = readings(formula=("log-likelihood",))
 MIXTURES = readings(formula=("published objective", "bound"))
+BESIDE = {LIKELIHOODS: AIS, RELAXED: TRAIN}  # what stands beside them, but is not counted

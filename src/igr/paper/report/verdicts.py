@@ -35,8 +35,10 @@ class Reading:
     axes: tuple[tuple[str, str], ...]
 
     def __str__(self) -> str:
-        words = {"formula": "", "selection": "τ by ", "images": ""}
-        return ", ".join(words.get(axis, f"{axis} ") + value for axis, value in self.axes)
+        chosen = [f"τ by {value}: " for axis, value in self.axes if axis == "selection"]
+        words = {"formula": "", "images": ""}
+        others = [words.get(axis, f"{axis} ") + value for axis, value in self.axes if axis != "selection"]
+        return "".join(chosen) + ", ".join(others)
 
     def get(self, axis: str) -> str:
         """The value on an axis, nothing if it has none."""
@@ -65,6 +67,8 @@ class Judged(NamedTuple):
 
     verdict: str
     words: str
+    whole: bool = True
+    """Whether all records are there that it is about."""
 
 
 class Part(NamedTuple):
@@ -74,7 +78,7 @@ class Part(NamedTuple):
     ids: tuple[str, ...]
     """Of what its records are of."""
     judge: Callable[[Reading], Judged | None]
-    """The verdict in a reading, or None if records are missing."""
+    """The verdict in a reading, or None if there are no records to tell from."""
 
 
 Rule = Callable[[Sequence[str], int], str]
@@ -127,8 +131,8 @@ class Outcome:
 def judge(parts: Sequence[Part], over: Sequence[Reading], rule: Rule, recorded: Callable[[str], bool]) -> Outcome:
     """The verdict: what all readings say, or what it depends on.
 
-    It has ``so far`` if an id has no records, or a part none in some reading, and says in how many readings it has
-    any, if not in all.
+    It has ``so far`` if an id has no records, or a part lacks some in some reading, and says in how many readings it
+    has any, if not in all.
 
     Arguments:
         parts: what the claim is made of.
@@ -148,7 +152,7 @@ def judge(parts: Sequence[Part], over: Sequence[Reading], rule: Rule, recorded: 
     if not run:
         return Outcome(MISSING if parts else UNTRIED, {}, {}, missing)
     some = f", in {len(run)} of {len(over)} readings" if len(run) < len(over) else ""
-    whole = not missing and len(judged) == len(parts) * len(over)
+    whole = not missing and sum(each.whole for each in judged.values()) == len(parts) * len(over)
     return Outcome(f"{'' if whole else 'so far '}{_together(run)}{some}", said, judged, missing)
 
 
