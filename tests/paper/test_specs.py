@@ -42,7 +42,7 @@ def test_registry_is_complete():
         "relax": 4,
         "s4": 5,
         "approximate": 24,
-        "beyond": 73,
+        "beyond": 78,
     }
     assert all(spec.id == id for id, spec in SPECS.items())
 
@@ -64,9 +64,11 @@ def test_ids_say_what_is_trained(spec):
     assert (spec.onto == "vertex") == ("vertex" in options)
     discrete = (method, spec.objective) == ("igr-i", "discrete")
     assert (spec.parameters == "bounded") == (discrete and "free" not in options)
-    assert spec.learning_rate == (1e-3 if "rate" in options else 1e-4 if "slow" in options else 3e-4)
-    known = {"sl", "discrete", "hard", "iwae", "flow-prior", "vertex", "rate", "slow", "free", *ESTIMATORS}
-    assert set(options) <= known
+    slow = {"slow", "script"} & set(options)
+    assert spec.learning_rate == (1e-3 if "rate" in options else 1e-4 if slow else 3e-4)
+    assert ("τ" in spec.label) == bool({"script", "tau"} & set(options))
+    known = {"sl", "discrete", "hard", "iwae", "flow-prior", "vertex", "free", "rate", "slow", "script", "tau"}
+    assert set(options) <= known | {*ESTIMATORS}
 
 
 def test_no_method_is_trained_more_than_another():
@@ -74,15 +76,21 @@ def test_no_method_is_trained_more_than_another():
     assert same == {(300, 100, SEEDS, "honest", False)}
     others = {s.id for s in VAES if s.learning_rate != 3e-4}
     slower = {f"{row}+slow" for row in ("igr-i", "igr-planar", "igr-sb", "gs")}
-    assert others == {f"beyond/mnist/linear/{row}" for row in slower | {f"{row}+rate" for row in FASTER_ROWS}}
+    script = {f"{row}+script" for row in ("igr-i", "igr-planar", "gs")}
+    assert others == {f"beyond/mnist/linear/{row}" for row in slower | script | {f"{row}+rate" for row in FASTER_ROWS}}
     assert {row.partition("+")[0] for row in FASTER_ROWS} == {"igr-i", "gs"}  # what one gains by it, the other may
 
 
 def test_no_method_has_more_temperatures_than_the_papers():
     """Another grid only where the temperature is another thing, and the same for logits and for IGR."""
     grids = {}
+    script = {f"beyond/mnist/linear/{row}": (0.15,) for row in ("igr-i", "igr-planar")}
     for spec in VAES:
-        grids.setdefault(spec.estimator, set()).add(spec.temperatures)
+        method, _, option = spec.id.partition("+")
+        if option in ("script", "tau"):  # the one of the published script
+            assert spec.temperatures == script.get(method, (0.67,))
+        else:
+            grids.setdefault(spec.estimator, set()).add(spec.temperatures)
     assert {estimator: grid for estimator, grid in grids.items() if grid != {TEMPERATURES}} == {
         "reinmax": {(1.0, 1.1, 1.2, 1.3, 1.5, 2.0)},  # of a distribution that is smoothed: 1 is none
         "relax": {(0.1, 0.5, 1.0)},  # where it starts
@@ -103,6 +111,8 @@ def test_no_method_has_more_temperatures_than_the_papers():
         ("beyond/fmnist/linear/igr-i+iwae", "IGR-I + IWAE-5", "importance-weighted bound of 5 samples"),
         ("beyond/mnist/linear/igr-planar+flow-prior", "IGR-Planar + flow prior", "a flow of its own"),
         ("beyond/mnist/nonlinear/igr-sb+vertex", "IGR-SB + vertex", "interpolated to the nearest vertex (eq. 17)"),
+        ("beyond/mnist/linear/igr-planar+tau", "IGR-Planar + τ 0.15", "continuous KL, τ 0.15"),
+        ("beyond/mnist/linear/gs+script", "GS + τ 0.67 + rate 0.0001", "continuous KL, τ 0.67, learning rate 0.0001"),
         ("beyond/mnist/linear/gs+reinmax", "GS + ReinMax", "GS, discrete KL, ReinMax of 1 hard sample"),
         ("beyond/mnist/linear/igr-i+gapst", "IGR-I + GapST", "IGR-I, discrete KL, GapST of 1 hard sample"),
         ("beyond/mnist/linear/gs+rao", "GS + Gumbel-Rao", "Gumbel-Rao of 1 hard sample"),

@@ -59,8 +59,8 @@ def test_shortened_keeps_to_the_temperatures_given():
     assert replace(IGR, temperatures=(0.1, 0.2, 0.3)).shortened().temperatures == (0.1, 0.2)
 
 
-def test_settings_are_json_and_tell_specs_apart():
-    settings = [json.dumps(spec.settings(), sort_keys=True) for spec in VAES]
+def test_settings_are_json_and_with_members_tell_specs_apart():
+    settings = [(json.dumps(spec.settings(), sort_keys=True), spec.members()) for spec in VAES]
     assert len(set(settings)) == len(VAES)
     assert IGR.settings() == {
         "dataset": "mnist",

@@ -143,6 +143,7 @@ ESTIMATED: Mapping[str, dict[str, Any]] = MappingProxyType(
 FASTER = 1e-3  # a learning rate, at which linear models are nearly done in half the epochs
 FASTER_ROWS = ("igr-i", "gs", "igr-i+discrete+hard", "gs+discrete+hard", "gs+reinmax", "gs+rloo")
 SLOWER = 1e-4  # that of the published script; the paper names it beside 3e-4, and not which of its rows has which
+SCRIPT_TEMPERATURES = {"igr-i": 0.15, "igr-planar": 0.15, "gs": 0.67}  # in the published scripts and their comments
 FREE_ROW = "igr-i+rloo"  # what bounds of μ and log σ do
 VERTEX_ROW = "igr-sb+vertex"  # what the paper found to be worse than the softmax++
 RELAX, FOUR = "relax/mnist/nonlinear/", "s4/mnist/nonlinear/"
@@ -164,6 +165,11 @@ def _beyond() -> Iterator[Vae]:
         yield replace(_row(row), id=f"beyond/mnist/linear/{row}+rate", learning_rate=FASTER)
     for method in RELAXATIONS:
         yield replace(_row(method), id=f"beyond/mnist/linear/{method}+slow", learning_rate=SLOWER)
+    for method, tau in SCRIPT_TEMPERATURES.items():
+        row = replace(_row(method), id=f"beyond/mnist/linear/{method}+script", temperatures=(tau,))
+        yield replace(row, learning_rate=SLOWER)
+        if tau not in TEMPERATURES:  # at the rate of all rows, too
+            yield replace(row, id=f"beyond/mnist/linear/{method}+tau")
     yield replace(_row(FREE_ROW), id=f"beyond/mnist/linear/{FREE_ROW}+free", parameters="free")
 
 

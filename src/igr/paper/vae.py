@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from igr.paper.methods import METHODS
 from igr.paper.published import DATASETS
 from igr.paper.select import CRITERIA, Configuration
-from igr.paper.trained import SEEDS, TEMPERATURES, Trained, check_temperatures, count, smoke_temperatures
+from igr.paper.trained import SEEDS, TEMPERATURES, UNUSED, Trained, check_temperatures, count, smoke_temperatures
 
 __all__ = ["ARCHITECTURES", "ESTIMATORS", "PRIOR_TEMPERATURES", "RELAXATIONS", "Times", "Vae"]
 
@@ -128,8 +128,15 @@ class Vae(Trained):
     def label(self) -> str:
         """What tables call it."""
         words = [*self._words(), "free μ and log σ"] if self._drifts else self._words()
+        words += [self._alone] if self._alone else []
         rate = [] if self.learning_rate == LEARNING_RATE else [f"rate {self.learning_rate:g}"]
         return " + ".join([*words, *rate])
+
+    @property
+    def _alone(self) -> str:
+        """The only temperature, where there is no choice."""
+        single = len(self.temperatures) == 1 and self.temperatures != UNUSED
+        return f"τ {self.temperatures[0]:g}" if single else ""
 
     @property
     def _drifts(self) -> bool:
@@ -166,6 +173,7 @@ class Vae(Trained):
         words += [count(self.num_samples, "sample")] if several else []
         words += ["bounded μ and log σ"] if self.parameters == "bounded" else []
         words += ["free μ and log σ"] if self._drifts else []
+        words += [self._alone] if self._alone else []
         words += [f"learning rate {self.learning_rate:g}"] if self.learning_rate != LEARNING_RATE else []
         return ", ".join(words)
 
