@@ -166,10 +166,10 @@ def _beyond() -> Iterator[Vae]:
     for method in RELAXATIONS:
         yield replace(_row(method), id=f"beyond/mnist/linear/{method}+slow", learning_rate=SLOWER)
     for method, tau in SCRIPT_TEMPERATURES.items():
-        row = replace(_row(method), id=f"beyond/mnist/linear/{method}+script", temperatures=(tau,))
-        yield replace(row, learning_rate=SLOWER)
-        if tau not in TEMPERATURES:  # at the rate of all rows, too
-            yield replace(row, id=f"beyond/mnist/linear/{method}+tau")
+        single = replace(_row(method), id=f"beyond/mnist/linear/{method}+tau", temperatures=(tau,))
+        yield replace(single, id=f"beyond/mnist/linear/{method}+script", learning_rate=SLOWER)
+        if tau not in TEMPERATURES:
+            yield single
     yield replace(_row(FREE_ROW), id=f"beyond/mnist/linear/{FREE_ROW}+free", parameters="free")
 
 
