@@ -14,6 +14,7 @@ from igr.paper.published import PUBLISHED
 from igr.paper.report import collect
 from igr.paper.report.claims import claims
 from igr.paper.report.claims_page import sections
+from igr.paper.report.document import Table
 from igr.paper.report.page import pages
 from igr.paper.report.parts import LIKELIHOODS, Book
 from igr.paper.report.verdicts import (
@@ -416,11 +417,46 @@ def test_the_best_of_some_is_so_far_where_one_of_them_lacks_a_number(tmp_path):
 
 
 def test_other_rows_of_completions_stand_below_those_of_the_paper(tmp_path):
-    rows = own_seeds([row for name in ("igr-i", "gs", "gs+linear") for row in completion(name)])
+    names = ("igr-i", "gs", "gs+s5", "igr-i+unit+linear", "gs+linear")
+    rows = own_seeds([row for name in names for row in completion(name, shift=9.0 * (name == "igr-i+unit+linear"))])
     _, *some = sections(collect([write(tmp_path, rows)]))
     [table, *_] = next(section.blocks for section in some if section.title == "Structured output prediction")
-    assert "Others do not: GS, linear network: " in table.notes[0]
-    assert "S = 5" not in table.notes[0]
+    assert "does not have: IGR-I, σ = 1, linear network above GS, linear network: " in table.notes[0]
+    assert table.notes[0].endswith(": +9.00, holds.")
+    assert "S = 5" not in table.notes[0]  # of which IGR-I has no records here
+
+
+def test_mixtures_that_are_not_used_are_told(tmp_path):
+    """The prior alone has four components."""
+
+    def note(name, number):
+        rows = own_seeds(mixture() + fixed(level=-89.9))
+        for row in rows:
+            if "test" in row["metrics"]:
+                row["metrics"]["test"]["components_effective"] = number + (row["spec"] == OURS)
+        _, *some = sections(collect([write(tmp_path / name, rows)]))
+        blocks = next(section.blocks for section in some if section.title == "Nonparametric mixtures")
+        return blocks[1].notes[0]  # of the claim that nothing is lost
+
+    assert note("as the prior", 3.5).startswith("The effective number of components is 3.5 to 4.5, and of the prior")
+    assert "effective" not in note("one of them used", 3.2)
+
+
+@pytest.mark.parametrize(("level", "there"), [(-100.0, True), (-110.0, False), (-120.0, False)])
+def test_records_under_protocol_published_that_say_the_contrary_are_named(tmp_path, level, there):
+    """Under protocol honest IGR-I is above GS by ten."""
+    other = [*cell(IGR_I, -110.0, protocol="published"), *cell(GS, level, protocol="published")]
+    rows = [*cell(IGR_I, -100.0), *cell(GS, -110.0), *other]
+    _, *some = sections(collect([write(tmp_path, rows)]))
+    tables = [block for each in some for block in each.blocks if isinstance(block, Table)]
+    table = next(each for each in tables if "poorer continuous ones" in each.title)
+    words = (
+        f"The contrary under protocol published, which is not counted: {IGR_I} not below {GS} "
+        "(τ by discrete ELBO: continuous ELBO): −110.00 ± 0.50 (τ = 0.1), −100.00 ± 0.50 (τ = 0.1, prior τ = 0.5): "
+        "−10.00, fails; "
+    )
+    assert [note.startswith(words) for note in table.notes[:-1]] == [True] * there
+    assert table.title.endswith(": so far holds")
 
 
 def test_rules():

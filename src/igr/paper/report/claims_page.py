@@ -54,8 +54,9 @@ def lead() -> tuple[Block, ...]:
 
 def sections(found: Records) -> list[Section]:
     """All verdicts in one table, and then the records behind each."""
-    book = Book(found)
+    book, published = Book(found), Book(found, "published")
     every = [(claim, judge(claim.parts, claim.readings, claim.rule, book.recorded)) for claim in claims(book)]
+    contrary = [_contrary(*each, same) for each, same in zip(every, claims(published), strict=True)]
     rows = tuple(
         (Entry(f"{i}"), Entry(claim.words), Entry(claim.where), Entry(outcome.verdict, bold=bool(outcome.readings)))
         for i, (claim, outcome) in enumerate(every, 1)
@@ -64,7 +65,7 @@ def sections(found: Records) -> list[Section]:
     counts = Text.of(_counts([outcome.verdict for _, outcome in every]))
     made = [Section("Verdicts", (counts, Table("All claims", head, rows, words=4)))]
     for title, some in groupby(enumerate(every, 1), key=lambda each: each[1][0].section):
-        made.append(Section(title, tuple(_behind(i, *each, book) for i, each in some)))
+        made.append(Section(title, tuple(_behind(i, *each, book, contrary[i - 1]) for i, each in some)))
     return made
 
 
@@ -85,7 +86,7 @@ def _kind(verdict: str) -> str:
     return DEPENDS if verdict.startswith("depends") else PARTLY if UNDECIDED in verdict else verdict
 
 
-def _behind(i: int, claim: Claim, outcome: Outcome, book: Book) -> Block:
+def _behind(i: int, claim: Claim, outcome: Outcome, book: Book, contrary: str) -> Block:
     """The records behind a verdict: a row for each part with records, a column for each reading."""
     title = f"{i}. {claim.words} ({claim.where}): {outcome.verdict}"
     if not outcome.readings:
@@ -101,7 +102,7 @@ def _behind(i: int, claim: Claim, outcome: Outcome, book: Book) -> Block:
     rows.append((Entry("together"), *(Entry(said[reading], bold=reading in outcome.readings) for reading in columns)))
     marks = dict.fromkeys(beside.readings, "not counted")
     head = (Entry("part"), *(Entry(str(reading), end=marks.get(reading, "")) for reading in columns))
-    notes = [claim.note, *_conditions(claim, outcome), _missing(claim, outcome)]
+    notes = [claim.note, *_conditions(claim, outcome), contrary, _missing(claim, outcome)]
     return Table(title, head, tuple(rows), 1, tuple(filter(None, notes)))
 
 
@@ -115,6 +116,17 @@ def _conditions(claim: Claim, outcome: Outcome) -> list[str]:
     ids = dict.fromkeys(id for part in claim.parts if part.label in shown for id in part.ids)
     found = dict.fromkeys((place(id.split("/")[1]), reason) for id in ids if (reason := unlike(id)))
     return [f"Not like for like, {where}: {reason}." for where, reason in found]
+
+
+def _contrary(claim: Claim, outcome: Outcome, published: Claim) -> str:
+    """What the records under protocol published, which are not counted, say to the contrary."""
+    found = []
+    for part, same in zip(claim.parts, published.parts, strict=True):
+        for reading in claim.readings:
+            here, there = outcome.judged.get((part.label, reading)), same.judge(reading)
+            if here and there and there.whole and {here.verdict, there.verdict} == {HOLDS, FAILS}:
+                found.append(f"{part.label} ({reading}): {_entry(there).text}")
+    return f"The contrary under protocol published, which is not counted: {'; '.join(found)}." if found else ""
 
 
 def _missing(claim: Claim, outcome: Outcome) -> str:

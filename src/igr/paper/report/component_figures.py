@@ -49,11 +49,12 @@ def masses(cells: Sequence[Cell]) -> Figure | None:
     def draw(axes: Axes, drawn: Sequence[tuple[Cell, Curve]]) -> None:
         axes.set_yscale("log")
         axes.axhline(0.01, color=INK, linewidth=0.7, linestyle=(0, (4, 3)), alpha=0.6)
-        for cell, curve in drawn:
+        for below, (cell, curve) in zip(reversed(range(len(drawn))), drawn, strict=True):
             there = curve.mean >= FLOOR  # components beyond a fixed K have none
             colour, (x, mean, sd) = METHODS[cell.method].colour, (each[there] for each in curve)
             axes.fill_between(x, np.maximum(mean - sd, FLOOR), mean + sd, color=colour, alpha=0.2, linewidth=0)
-            axes.plot(x, mean, "o-", color=colour, markersize=3.5, linewidth=1.1, markeredgewidth=0)
+            size, width = 3.5 + 3.5 * below, 1.1 + 1.9 * below  # so that one shows below another that covers it
+            axes.plot(x, mean, "o-", color=colour, markersize=size, linewidth=width, markeredgewidth=0)
         axes.set_ylim(FLOOR, 1)
         axes.yaxis.set_major_locator(LogLocator(10))
         axes.yaxis.set_minor_locator(NullLocator())

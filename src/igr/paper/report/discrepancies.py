@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from igr.paper.published import Published
@@ -14,18 +15,20 @@ from igr.paper.report.lines import Line, lines, number, sources
 from igr.paper.report.parts import NOISE, noise
 from igr.paper.report.tables import published
 from igr.paper.report.words import KINDS
+from igr.paper.specs import SPECS, Derived
 from igr.paper.vae import RELAXATIONS
 
 __all__ = ["OPEN", "discrepancies"]
 
 OPEN = "open"
-UNSAID = "the paper does not say which τ its row has"
+UNSAID = "the paper chooses τ by the loss of the discrete model, and does not say which τ that was"
 MEASURES = {  # what is compared with the paper's number, by the kind of a row; of others the published formula
     "train-elbo": ("train", "elbo_discrete"),
     "s4": ("test", "elbo_discrete"),
     "sop": ("test", "log_likelihood"),
     "nonparametric": ("test", "objective_published"),
 }
+NUMBERS = {"table1": "the log-likelihood", "train-elbo": "the train ELBO"}  # which the same models have
 FIXED = 0.5  # the temperature of GS's prior in the published code
 GS_PRIOR = (
     f"the temperature of GS's prior is chosen here with τ; the published code fixes it at {FIXED:g}, and which τ the "
@@ -41,13 +44,17 @@ LAST = (
 UNIT = "perhaps: the published code fixes σ at 1 and does not apply τ; here σ is learned and τ chosen"
 UNIT_ROW = "perhaps the scale: with σ = 1, as in the published code,"
 SCRIPT = "one linear layer in place of each pair, as in the published script,"
-RATE = "perhaps the learning rate: at 1e-4, as in the published script,"
-SLOW = {  # the same row, at that rate
-    f"{table}/{method}": {f"beyond/mnist/linear/{method}+slow": RATE}
+AS_IN_SCRIPTS = {  # the same row with settings of the published scripts
+    "slow": "perhaps the learning rate: at 1e-4, as in the published script,",
+    "tau": "perhaps the temperature, which is that of the published script and not in the paper's grid: with it",
+    "script": "perhaps temperature and learning rate: with those of the published script",
+}
+LINEAR = {
+    f"{table}/{method}": {f"beyond/mnist/linear/{method}+{row}": words for row, words in AS_IN_SCRIPTS.items()}
     for table in ("table1/mnist/linear", "train-elbo/mnist")
     for method in RELAXATIONS
 }
-BRIDGES = SLOW | {  # rows that are nearer to the published code, the nearest first, and what they have of it
+BRIDGES = LINEAR | {  # rows that are nearer to the published code, and what they have of it
     "sop/mnist/igr-i": {
         "sop/mnist/igr-i+unit+linear": f"perhaps scale and network: with σ = 1 and {SCRIPT}",
         "sop/mnist/igr-i+unit": UNIT_ROW,
@@ -168,41 +175,59 @@ def _spread(ours: Summary) -> str:
 
 
 def _bridge(line: Line, kind: str, ratio: float, found: Mapping[Place, Line]) -> str | None:
-    """What the recorded row that is nearest to the published code has, if that is nearer to the paper."""
+    """What a row that is nearer to the published code has, if that is nearer to the paper; of several the nearest."""
+    best, nearest = None, abs(ratio)
     for id, words in BRIDGES.get(line.spec, {}).items():
         bridge = found.get(_place(line, id))
         ours = _ours(bridge, kind) if bridge is not None else None
-        if bridge is not None and ours is not None and line.paper is not None:
-            there = _deviations(line.paper, ours)
-            if abs(there) >= abs(ratio):
-                return None
+        if bridge is None or ours is None or line.paper is None:
+            continue
+        there = _deviations(line.paper, ours)
+        if abs(there) < nearest:
             side = "off to the other side" if there * ratio < 0 else "off"
             off = f"{side} by {number(ours.mean - line.paper.value, sign=True)}"
             where = "within noise" if abs(there) <= NOISE else off
-            return f"{words} it has {_spread(ours)} at τ = {tau(bridge).text}, {where}"
-    return None
+            nearest, best = abs(there), f"{words} it has {_spread(ours)} at τ = {tau(bridge).text}, {where}"
+    return best
 
 
 def _reason(line: Line, kind: str, ratio: float, bridge: str | None) -> str:
-    """Why, as far as it is known: the other selection, a nearer row, a reason of the list, between both, or open."""
-    other = _other(line, kind)
-    if other is not None and abs(other[1]) <= NOISE:
-        return f"selection: with the τ that the {other[0]} it is within noise; {UNSAID}"
+    """Why, as far as it is known: the other selection, a nearer row, or a reason of the list; if none, it is open."""
+    other, explained = _other_selection(line, kind, ratio)
+    if explained:
+        return f"selection: {other}; {UNSAID}"
     if bridge is not None:
         return bridge
     protocol = line.cell.protocol if line.cell else ""
     for ids, under, holds, why in REASONS:
         if fnmatchcase(line.spec, ids) and under == protocol and holds(line, ratio):
             return why
-    if other is not None and other[1] * ratio < 0:
-        return f"selection: with the τ that the {other[0]} it is off to the other side; {UNSAID}"
-    return OPEN
+    return f"{OPEN}: {other}" if other else OPEN
 
 
-def _other(line: Line, kind: str) -> tuple[str, float] | None:
-    """What the other criterion chooses, in words, and how far ours is from the paper's then."""
+def _other_selection(line: Line, kind: str, ratio: float) -> tuple[str, bool]:
+    """What it is with the τ of the other criterion, and whether that explains all numbers of the same models."""
     for each in lines(line.cell, line.spec) if line.cell is not None else ():
         ours = _ours(each, kind)
-        if each.criterion != line.criterion and line.paper is not None and ours is not None:
-            return f"{criterion_of(each).text} chooses, {tau(each).text},", _deviations(line.paper, ours)
-    return None
+        if each.criterion == line.criterion or line.paper is None or ours is None:
+            continue
+        there, off = _deviations(line.paper, ours), number(ours.mean - line.paper.value, sign=True)
+        words = f"with the τ that the {criterion_of(each).text} chooses, {tau(each).text},"
+        if abs(there) > NOISE:
+            return f"{words} it is off to the other side, by {off}" if there * ratio < 0 else "", False
+        apart = [f"{NUMBERS[kind]} of the same models is off by {off}" for kind, off in _further(each)]
+        return f"{words} it is within noise" + (f", but {' and '.join(apart)}" if apart else ""), not apart
+    return "", False
+
+
+def _further(line: Line) -> Iterator[tuple[str, str]]:
+    """The paper's other numbers that are read from the models of a row, by their kinds, if they differ by more."""
+    sources = line.cell.spec if line.cell is not None else ""
+    derived = (spec.id for spec in SPECS.values() if isinstance(spec, Derived) and spec.sources == (sources,))
+    for id in (sources, *derived):
+        kind, each = id.partition("/")[0], replace(line, spec=id)
+        if id == line.spec or each.paper is None or each.incomparable is not None:
+            continue
+        ours = _ours(each, kind)
+        if ours is not None and abs(_deviations(each.paper, ours)) > NOISE:
+            yield kind, number(ours.mean - each.paper.value, sign=True)

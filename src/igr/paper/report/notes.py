@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import permutations
 from typing import Any, NamedTuple
 
-from igr.paper.report.cells import UNTEMPERED, Cell
+from igr.paper.report.cells import UNTEMPERED, Cell, Summary
 from igr.paper.report.lines import Line, number, sources
 from igr.paper.report.words import called, listed
 from igr.paper.select import Configuration
@@ -64,22 +64,27 @@ class _Measured(NamedTuple):
 
     name: str
     images: int | None
-    ais: float
-    sd: float
-    bound: float
+    ais: Summary
+    bound: Summary
 
 
 def disagreements(rows: Sequence[Line]) -> list[str]:
-    """Pairs of rows that AIS orders by more than twice their combined deviation, and the bound the other way."""
+    """Pairs of rows that AIS orders by more than twice their combined deviation, and so the bound the other way."""
     found = []
     for high, low in permutations(_measured(rows), 2):
-        lead, sd, behind = high.ais - low.ais, math.hypot(high.sd, low.sd), low.bound - high.bound
-        if high.images == low.images and lead > 2 * sd and behind > 0:
+        lead, sd = _lead(high.ais, low.ais)
+        behind, spread = _lead(low.bound, high.bound)
+        if high.images == low.images and lead > 2 * sd and behind > 2 * spread:
             found.append(
                 f"{high.name} is above {low.name} by {number(lead)} ± {sd:.2f} according to AIS, which is to be "
-                f"believed, and below it by {number(behind)} according to the bound on the same images."
+                f"believed, and below it by {number(behind)} ± {spread:.2f} according to the bound on the same images."
             )
     return found
+
+
+def _lead(high: Summary, low: Summary) -> tuple[float, float]:
+    """How far one is above another, and the combined deviation."""
+    return high.mean - low.mean, math.hypot(high.sd or 0.0, low.sd or 0.0)
 
 
 def _measured(rows: Sequence[Line]) -> list[_Measured]:
@@ -95,7 +100,7 @@ def _measured(rows: Sequence[Line]) -> list[_Measured]:
         if ais is not None and ais.sd is not None and bound is not None:
             name = line.label + (f" at {called(line.configuration)}" if line.cell.tempered else "")
             images = line.cell.settings.get("evaluation", {}).get("ais_images")
-            found[name] = _Measured(name, images, ais.mean, ais.sd, bound.mean)
+            found[name] = _Measured(name, images, ais, bound)
     return list(found.values())
 
 

@@ -58,9 +58,10 @@ def noise(*deviations: float) -> float:
 
 @dataclass(frozen=True)
 class Book:
-    """Records, to be asked: under protocol honest, of real images, with the settings and seeds of the spec."""
+    """Records, to be asked: under one protocol, of real images, with the settings and seeds of the spec."""
 
     records: Records
+    protocol: str = "honest"
 
     @cached_property
     def cells(self) -> dict[str, Cell]:
@@ -68,7 +69,7 @@ class Book:
         found: dict[str, Cell] = {}
         for cell in self.records.cells:
             own = cell.with_own_seeds()
-            if own is None or cell.protocol != "honest" or cell.synthetic or differences(cell):
+            if own is None or cell.protocol != self.protocol or cell.synthetic or differences(cell):
                 continue
             if cell.spec not in found or len(own.records) > len(found[cell.spec].records):
                 found[cell.spec] = own
