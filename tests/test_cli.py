@@ -27,6 +27,9 @@ def python(source: str, *args: str, **env: str) -> subprocess.CompletedProcess[s
     )
 
 
+LISTED = ("list", "table1/mnist/linear/igr-i", "--records")  # and a folder: the paper's −94.65 ± 0.14
+
+
 def test_help_lists_commands():
     result = invoke("--help")
     assert result.exit_code == 0
@@ -64,7 +67,8 @@ def test_approximate_help_lists_options_and_names():
     result = invoke("approximate", "--help")
     assert result.exit_code == 0
     options = ("--out", "--seed", "--device", "--steps", "--samples", "--tau", "--learning-rate", "--exact", "--smoke")
-    for words in (*options, "--fresh", "runs/approximate", "poisson, binomial, discrete, negative-binomial, geometric"):
+    folders = ("runs/approximate, or runs/smoke/approximate",)
+    for words in (*options, *folders, "--fresh", "poisson, binomial, discrete, negative-binomial, geometric"):
         assert words in result.output
 
 
@@ -138,6 +142,32 @@ def test_approximate_prints_a_table_and_goes_on_from_its_records(tmp_path):
     assert (tmp_path / "new" / "records.jsonl").read_bytes() == before
 
 
+def test_smoke_fits_have_a_folder_of_their_own_of_which_a_report_can_be_made(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = invoke("approximate", "uniform", "--smoke")
+    assert result.exit_code == 0, result.output
+    assert [file.name for file in (tmp_path / "runs").iterdir()] == ["smoke"]
+    assert {file.name for file in (tmp_path / "runs/smoke/approximate").iterdir()} == {"records.jsonl", "uniform.png"}
+    before = (tmp_path / "runs/smoke/approximate/records.jsonl").read_bytes()
+    assert invoke("run", "approximate/uniform/*", "--smoke").exit_code == 0  # it finds them there
+    assert (tmp_path / "runs/smoke/approximate/records.jsonl").read_bytes() == before
+    result = invoke("report", "--records", "runs/smoke")
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("smoke", [True, False], ids=["smoke", "real"])
+def test_smoke_fits_and_real_ones_are_not_kept_in_one_file(tmp_path, smoke):
+    args = ("approximate", "uniform", "--steps", "1", "--samples", "2", "--out", str(tmp_path))
+    kinds = [("--smoke",), ()] if smoke else [(), ("--smoke",)]
+    assert invoke(*args, *kinds[0]).exit_code == 0
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    result = invoke(*args, *kinds[1])
+    assert result.exit_code == 2
+    assert f"records of {'smoke' if smoke else 'real'} runs" in result.output
+    assert "--out" in result.output
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
 def test_run_says_what_it_does_not_do_again(tmp_path):
     args = ("run", "--smoke", "--out", str(tmp_path / "out"), "--checkpoints", str(tmp_path / "checkpoints"))
     first = invoke(*args, "sop/mnist/gs+linear")
@@ -181,6 +211,7 @@ def test_run_says_what_it_does_not_do_again(tmp_path):
         (["approximate", "uniform", "--device", "abacus"], "'abacus' does not work here"),
         (["approximate", "uniform", "--smoke", "--out", "file"], "is a file"),
         (["approximate", "uniform", "--smoke", "--out", "file/folder"], "cannot write"),
+        (["approximate", "uniform", "--smoke", "--out", "results/ours"], "do not belong into results/ours"),
         (["explore", "--port", "0"], "--port"),
         (["explore", "--results", "nowhere"], "--results"),
     ],
@@ -332,3 +363,92 @@ def test_own_faults_are_not_taken_for_missing_packages(tmp_path):
     assert result.returncode == 1
     assert "not installed" not in result.stderr
     assert "igr.transforms" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("encoding", "sign"),
+    [("ascii", "+-"), ("utf-8", "±"), ("ascii:backslashreplace", r"\xb1")],
+)
+def test_letters_that_the_terminal_lacks_are_replaced(encoding, sign, tmp_path):
+    result = python("", *LISTED, str(tmp_path), PYTHONIOENCODING=encoding, PYTHONUTF8="0")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert f"-94.65 {sign} 0.14" in result.stdout
+
+
+def test_letters_that_a_locale_lacks_are_replaced(tmp_path):
+    guard = "import sys; assert sys.stdout.errors == 'surrogateescape'"
+    result = python(guard, *LISTED, str(tmp_path), LC_ALL="C", PYTHONUTF8="0", PYTHONIOENCODING="")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "-94.65 +- 0.14" in result.stdout
+
+
+def test_help_and_errors_print_letters_that_the_terminal_lacks():
+    strict = """
+        import atexit, sys
+        sys.stderr.reconfigure(errors="strict")
+        atexit.register(lambda: print("igr: \N{GREEK SMALL LETTER TAU}", file=sys.stderr))
+    """
+    result = python(strict, "lab", "--help", PYTHONIOENCODING="latin-1", PYTHONUTF8="0", COLUMNS="200")
+    assert (result.returncode, result.stderr) == (0, "igr: tau\n")
+    assert "(mu, sigma)" in result.stdout
+
+
+def test_streams_that_have_all_letters_or_none_are_left_as_they_are():
+    told = "import atexit, sys; atexit.register(lambda: print(sys.stdout.errors, file=sys.stderr))"
+    assert python(told, "--version", PYTHONIOENCODING="utf-8").stderr == "strict\n"
+    other = "import io, sys; sys.stdout = io.StringIO()"  # which cannot be reconfigured
+    assert python(other, "--version").returncode == 0
+
+
+FULL = "/dev/full"
+needs_full = pytest.mark.skipif(not os.path.exists(FULL), reason=f"there is no {FULL}")
+
+
+@needs_full
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--version",),
+        ("--help",),
+        ("list",),
+        ("data", "status"),
+        ("run", "table1/mnist/linear/igr-i", "--dry-run"),
+        ("approximate", "uniform", "--smoke"),
+        ("lab", "--smoke", "--problem", "rebar", "--estimator", "rloo", "--parameterization", "gs"),
+        ("bench", "--shape", "2x3", "--rounds", "2"),
+    ],
+    ids=lambda args: args[0],
+)
+def test_output_that_cannot_be_written_is_one_line(args, unbuffered, tmp_path):
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered, "OMP_NUM_THREADS": "1"}
+    with open(FULL, "w") as full:
+        command = [sys.executable, "-m", "igr", *args]
+        result = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, cwd=tmp_path, env=environment
+        )
+    assert (result.returncode, result.stderr) == (1, "igr: cannot write the output: No space left on device\n")
+
+
+@needs_full
+def test_errors_that_cannot_be_written_still_end_the_command():
+    with open(FULL, "w") as full:
+        command = [sys.executable, "-m", "igr", "list", "frobnicate"]
+        result = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, text=True, timeout=120)
+    assert (result.returncode, result.stdout) == (1, "")
+
+
+@pytest.mark.parametrize("args", [("list",), ("data", "status")], ids=["much", "little"])
+def test_a_reader_that_has_had_enough_is_no_error(args):
+    command = [sys.executable, "-m", "igr", *args]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()  # before anything is written
+        assert process.stderr.read() == b""
+    assert process.returncode == 1
+
+
+def test_other_faults_of_files_keep_their_traceback():
+    fault = "import igr._commands.list as it; it.usual_records = lambda: open('/nowhere/at/all')"
+    result = python(fault, "list")
+    assert result.returncode == 1
+    assert "FileNotFoundError" in result.stderr.splitlines()[-1]

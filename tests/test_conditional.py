@@ -503,3 +503,34 @@ def test_tail(dtype: torch.dtype, tolerance: float):
     np.testing.assert_allclose(actual[1].double().numpy(), slope, rtol=tolerance, atol=1e-30)
     assert gradcheck(tail, (torch.linspace(-4, 4, 9, dtype=DOUBLE) + 0.1).requires_grad_())
     assert gradgradcheck(tail, (torch.linspace(-4, 4, 9, dtype=DOUBLE) + 0.1).requires_grad_())
+
+
+@pytest.mark.parametrize("spread", [(1e-7, 1.5e-7), (0.5, 1.5)], ids=["narrow", "far"])
+def test_float32_samples_are_finite_where_numbers_are_coarse_beside_scales(spread):
+    low, high = spread
+    loc = torch.randn(2000, 9) if high < 0.1 else torch.tensor([-1e8, 1e8]).expand(2000, 2)
+    scale = low + (high - low) * torch.rand_like(loc)
+    K = loc.shape[-1] + 1
+    one_hot = F.one_hot(torch.randint(K, (2000,)) if high < 0.1 else torch.zeros(2000, dtype=torch.long), K).float()
+    y = sample_conditional(loc, scale, one_hot)
+    assert y.isfinite().all()
+    assert torch.equal(harden(y), one_hot)
+
+
+@pytest.mark.parametrize("loc", [[-40.0, -1.0], [-1e3, -1.0], [-30.0, 2.0]], ids=str)
+def test_second_derivatives_where_the_winner_is_far_from_its_location(loc):
+    """By differences of first ones, to where the sample goes with the locations."""
+    mu, y = torch.tensor(loc, dtype=DOUBLE), torch.tensor([0.02, -1.5], dtype=DOUBLE)
+
+    def path(mu: Tensor, y: Tensor) -> Tensor:
+        return conditional_path(mu, torch.ones(2, dtype=DOUBLE), y, num_nodes=128)
+
+    def slope(mu: Tensor, y: Tensor) -> Tensor:
+        return torch.autograd.functional.jacobian(lambda mu: path(mu, y), mu).sum(0)
+
+    found = torch.autograd.functional.hessian(lambda mu: path(mu, y).sum(), mu)
+    h, moves = 1e-3, torch.autograd.functional.jacobian(lambda mu: path(mu, y), mu)
+    for i, step in enumerate(h * torch.eye(2, dtype=DOUBLE)):
+        change = h * moves[:, i]
+        expected = (slope(mu + step, y + change) - slope(mu - step, y - change)) / (2 * h)
+        torch.testing.assert_close(found[i], expected, rtol=1e-4, atol=1e-9)

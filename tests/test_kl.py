@@ -202,6 +202,29 @@ def test_what_is_trained_has_a_gradient_where_it_meets_the_others_value(name):
         torch.testing.assert_close(torch.func.jvp(rows, (0.5 * one.expand(3),), (one.expand(3),))[1], found.expand(3))
 
 
+MODES = {"rev": torch.func.jacrev, "fwd": torch.func.jacfwd}
+
+
+@pytest.mark.parametrize("modes", [(a, b) for a in MODES for b in MODES], ids="-".join)
+def test_mixed_derivatives_where_temperatures_meet(modes):
+    """By scale and temperature, in every mode, and by plain gradients around that of torch.func."""
+    loc = torch.tensor([0.3, -1.0], dtype=DOUBLE)
+
+    def kl(scale: Tensor, temperature: Tensor) -> Tensor:
+        q = InvertibleGaussian(loc, scale, temperature, validate_args=False)
+        return q.kl(InvertibleGaussian(torch.zeros_like(loc), 1.0, 0.5, validate_args=False))
+
+    scale, tau, h = torch.tensor([0.7, 0.7], dtype=DOUBLE), torch.tensor(0.5, dtype=DOUBLE), 1e-4
+    at = [kl(scale + s * h, tau + t * h) for s in (1, -1) for t in (1, -1)]
+    expected = (at[0] - at[1] - at[2] + at[3]) / (4 * h * h)
+    outer, inner = (MODES[mode] for mode in modes)
+    found = outer(lambda tau: inner(kl)(scale, tau).sum())(tau)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)
+    trained = tau.clone().requires_grad_()
+    found = torch.autograd.grad(inner(kl)(scale, trained).sum(), trained)[0]
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)
+
+
 def test_flows_that_are_trained_apart_have_no_closed_form_where_they_meet():
     """There is none where they differ, and its derivative is not zero where they do not."""
     loc = torch.tensor([0.5, -0.3, 0.2], dtype=DOUBLE)

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.distributions import Dirichlet, Normal, StudentT, kl_divergence
 
 import igr
+from igr._stick_ends import _log_sum
 from igr.distributions import (
     BinaryConcrete,
     GumbelSoftmax,
@@ -213,6 +214,14 @@ def test_sticks_below_what_is_rounded_do_not_make_a_divergence_infinite(leftover
     estimate, error = monte_carlo_kl(p, q, 5_000)
     assert 0 < error < 5
     assert abs(estimate - expected) < 5 * error
+
+
+@pytest.mark.parametrize("derivative", [torch.func.jacrev, torch.func.jacfwd])
+def test_a_factor_of_zero_has_a_derivative_in_both_modes(derivative):
+    """log(f e^x + 1) by f at zero is e^x, though the factor has no logarithm there."""
+    x = torch.tensor([0.5, -1.0], dtype=torch.float64)
+    found = derivative(lambda f: _log_sum([(f, x)], 1.0))(torch.zeros((), dtype=torch.float64))
+    torch.testing.assert_close(found, x.exp())
 
 
 @pytest.mark.parametrize("tau", [0.4, 0.5])  # another one, and one that is trained apart where they meet

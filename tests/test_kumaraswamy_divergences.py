@@ -116,3 +116,26 @@ def test_no_quadrature_where_its_weight_is_zero(monkeypatch):
     close(kl_divergence(q, Kumaraswamy(1.0, 1.0)), exact)
     with pytest.raises(AssertionError, match="was used"):
         q.kl_to_beta(1.0, trained)
+
+
+MODES = {"rev": torch.func.jacrev, "fwd": torch.func.jacfwd}
+
+
+@pytest.mark.parametrize("modes", [(a, b) for a in MODES for b in MODES], ids="-".join)
+def test_mixed_derivatives_where_a_concentration_is_one(modes):
+    """Where the divergence has another form, which knows no derivative by that concentration."""
+
+    def divergence(a, b):
+        return kl_divergence(
+            Kumaraswamy(a, 3.0, validate_args=False), Kumaraswamy(torch.full_like(b, 1.5), b, validate_args=False)
+        )
+
+    a, b, h = torch.tensor(0.8), torch.tensor(1.0), 1e-4
+    at = [divergence(a + i * h, b + j * h) for i in (1, -1) for j in (1, -1)]
+    expected = (at[0] - at[1] - at[2] + at[3]) / (4 * h * h)
+    outer, inner = (MODES[mode] for mode in modes)
+    close(outer(lambda b: inner(divergence)(a, b))(b), expected, rtol=1e-4)
+    trained = b.clone().requires_grad_()
+    close(torch.autograd.grad(inner(divergence)(a, trained), trained)[0], expected, rtol=1e-4)
+    slope = (divergence(a, b + h) - divergence(a, b - h)) / (2 * h)
+    close(MODES[modes[0]](divergence, argnums=1)(a, b), slope, rtol=1e-5)

@@ -1,4 +1,5 @@
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -348,6 +349,24 @@ def test_fits_where_no_gradients_are_recorded(mode):
         torch.testing.assert_close(probs, torch.tensor([1.0, 1.0, 0.5]) / math.e, rtol=0, atol=1e-5)
         found = fit_prior(p0, temperature=0.1, flow=planar, num_steps=200, num_samples=1_000)
     assert (found.sample((10_000,)).mean(0) - p0).abs().max() < 0.05
+
+
+def test_fits_in_several_threads():
+    """And forward mode of another goes on meanwhile, whose levels are the same for all threads of a process."""
+
+    def fitted(K: int) -> Tensor:
+        return fit_prior(torch.full((K,), 1 / K), temperature=0.1, flow=StickBreaking()).recovered().probs
+
+    def hessian(K: int) -> Tensor:
+        return torch.func.hessian(lambda loc: recovered_log_probs(loc, 1.0)[0])(torch.zeros(K - 1))
+
+    sizes = (3, 4, 5, 6)
+    with ThreadPoolExecutor(4) as pool:
+        found = [pool.submit(fitted, K) for K in sizes]
+        derivatives = [hessian(K) for K in sizes]
+        for K, probs, own in zip(sizes, found, derivatives, strict=True):
+            torch.testing.assert_close(probs.result(), torch.full((K,), 1 / K), rtol=0, atol=1e-5)
+            torch.testing.assert_close(own, hessian(K))
 
 
 def test_moments_are_matched_where_no_gradients_are_recorded():

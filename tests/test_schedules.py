@@ -106,6 +106,18 @@ def test_step_leaves_what_was_computed():
     assert tau().item() == 0.75
 
 
+def test_what_is_counted_or_loaded_in_inference_mode_is_trained_afterwards():
+    tau, loc = Scheduled(Linear(1.0, 0.5, 2)), torch.zeros(4, requires_grad=True)
+    with torch.inference_mode():
+        tau.step()
+    gaussian_softmax(loc, 1.0, tau())[0].backward()
+    with torch.inference_mode():
+        tau.load_state_dict(tau.state_dict())
+    gaussian_softmax(loc, 1.0, tau())[0].backward()
+    tau.step()
+    assert (tau().item(), int(tau.count)) == (0.5, 2)
+
+
 def test_step_of_a_model():
     shared = Scheduled(Linear(1.0, 0.5, 4))
     model = nn.ModuleDict({"a": shared, "b": nn.ModuleList([shared, Scheduled(Constant(1.0))]), "c": nn.Linear(1, 1)})
@@ -337,12 +349,46 @@ def test_dtypes(dtype):
         ({"num_categories": 4, "logits": torch.zeros(4)}, "igr-i has loc and scale, not logits"),
         ({"num_categories": 4, "relaxation": "gs", "scale": 1.0}, "has logits, not loc and scale"),
         ({"num_categories": 4, "loc": torch.zeros(4)}, r"loc must have shape \(\*, 3\)"),
+        ({"num_categories": 4, "loc": torch.tensor([math.nan, 0.0, 0.0])}, "loc must be finite"),
+        ({"num_categories": 3, "relaxation": "gs", "logits": torch.tensor([math.inf, 0.0, 0.0])}, "logits must be fin"),
+        ({"num_categories": 3, "relaxation": "gs", "logits": torch.tensor([math.nan, 0.0, 0.0])}, "logits must be fin"),
+        ({"num_categories": 3, "relaxation": "igr-sb", "scale": torch.tensor([-1.0, 1.0])}, "scale must be positive"),
+        ({"num_categories": 3, "scale": torch.tensor([math.nan, 1.0])}, "scale must be positive"),
+        ({"num_categories": 4, "scale": torch.ones(2)}, r"do not broadcast together: loc \(3,\), scale \(2,\)"),
     ],
-    ids=["K", "samples", "centre", "zero", "share", "planar", "name", "logits", "scale", "shape"],
+    ids=[
+        "K",
+        "samples",
+        "centre",
+        "zero",
+        "share",
+        "planar",
+        "name",
+        "logits",
+        "scale",
+        "shape",
+        "nan",
+        "inf",
+        "nan-logits",
+        "sign",
+        "nan-scale",
+        "scales",
+    ],
 )
 def test_suggestion_refuses(arguments, message):
     with pytest.raises(ValueError, match=message):
         igr.suggest_temperature(**arguments)
+
+
+def test_forbidden_categories_are_suggested_for():
+    found = igr.suggest_temperature(3, "gs", logits=torch.tensor([-math.inf, 0.0, 0.0]))
+    assert found.temperature == pytest.approx(igr.suggest_temperature(2, "gs").temperature, rel=0.05)
+
+
+def test_devices_of_others_are_not_asked():
+    with torch.device("meta"):
+        found = [igr.suggest_temperature(4, relaxation) for relaxation in ("igr-i", "igr-sb", "gs")]
+    assert found == [igr.suggest_temperature(4, relaxation) for relaxation in ("igr-i", "igr-sb", "gs")]
 
 
 def test_step_is_for_models():

@@ -48,14 +48,20 @@ def transformed() -> bool:
 
 
 def differentiated(x: object) -> bool:
-    """Whether there may be a derivative with respect to x, backwards or forwards.
+    """Whether there may be a derivative with respect to x, backwards or forwards, at any level of ``torch.func``.
 
-    What a transform of ``torch.func`` inside of a forward one hides counts as if there were.
+    What a transform inside of a forward one hides counts as if there were.
     """
-    if not isinstance(x, Tensor) or torch.compiler.is_compiling() or torch.autograd.forward_ad._current_level < 0:
+    if not isinstance(x, Tensor) or torch.compiler.is_compiling():
         return isinstance(x, Tensor) and x.requires_grad
-    hidden = interpreters()[-1:] not in ([], ["Jvp"])
-    return x.requires_grad or hidden or torch.autograd.forward_ad.unpack_dual(x).tangent is not None
+    around, forwards = interpreters(), torch.autograd.forward_ad._current_level >= 0
+    if "Jvp" in around[:-1] or (forwards and around[-1:] not in ([], ["Jvp"])):
+        return True
+    if forwards and torch.autograd.forward_ad.unpack_dual(x).tangent is not None:
+        return True
+    while not x.requires_grad and torch._C._functorch.is_functorch_wrapped_tensor(x):
+        x = torch._C._functorch.get_unwrapped(x)
+    return x.requires_grad
 
 
 def validation(validate_args: bool | None) -> bool:

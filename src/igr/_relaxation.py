@@ -52,7 +52,8 @@ class RecoveredOneHotCategorical(OneHotCategorical):
         self, probs: Tensor | None = None, logits: Tensor | None = None, validate_args: bool | None = None
     ) -> None:
         given = logits if probs is None else probs
-        hidden = given is not None and (given.numel() == 0 or given.is_meta)  # torch's checks of values cannot be asked
+        empty = given is not None and (given.is_meta or given.numel() == 0)
+        hidden = torch.compiler.is_compiling() or empty  # torch's checks of values cannot be asked
         self._categorical = Categorical(probs, logits, validate_args=False if hidden else None)
         shapes = self._categorical.batch_shape, self._categorical.param_shape[-1:]
         Distribution.__init__(self, *shapes, validate_args=False if hidden else validate_args)

@@ -48,17 +48,20 @@ def stick_masses_and_jacobian(mu: Tensor, sigma: Tensor, leftover: bool, num_nod
 
 
 def _with_slope(build: Callable[[Tensor], Step], mu: Tensor) -> tuple[Step, Step]:
-    """A step, and its derivative: what belongs to a stick depends on no location but its own."""
+    """A step, and its derivative: what belongs to a stick depends on no location but its own.
 
-    def split(m: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, Tensor]]:
-        first, position, *numbers = build(m)
-        return tuple(numbers), (first, position)
-
-    with torch.no_grad():
-        values, slopes, stencils = torch.func.jvp(  # type: ignore[misc] # the third is there because has_aux is
-            split, (mu,), (torch.ones_like(mu),), has_aux=True
-        )
-    return Step(*stencils, *values), Step(*stencils, *slopes)
+    By reverse mode twice, since the levels of forward mode are the same for all threads of a process.
+    """
+    mu = mu.detach().requires_grad_()
+    with torch.enable_grad():
+        first, position, *numbers = build(mu)
+        moving = [each for each in numbers if each.requires_grad]
+        weights = [torch.zeros_like(each, requires_grad=True) for each in moving]
+        (transposed,) = torch.autograd.grad(moving, mu, weights, create_graph=True)
+        along = iter(torch.autograd.grad(transposed.sum(), weights))
+    slopes = [next(along) if each.requires_grad else torch.zeros_like(each) for each in numbers]
+    first, position = first.detach(), position.detach()
+    return Step(first, position, *(each.detach() for each in numbers)), Step(first, position, *slopes)
 
 
 def _through_earlier(step: Step, slope: Step, before: Tensor, by_before: Tensor, grid: Grid) -> Tensor:

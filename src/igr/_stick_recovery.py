@@ -180,7 +180,7 @@ def meet(mu: Tensor, sigma: Tensor, grid: Grid, before: Tensor, after: Tensor, l
     with torch.no_grad():
         low, high = (loc - REACH * scale).detach(), (loc + REACH * scale).detach()
         if leftover:
-            low = low.maximum(_shortest(mu).expand(len(mu), -1, -1).reshape(-1, 1))
+            low = low.maximum(_shortest(mu).expand(mu.shape[0], -1, -1).reshape(-1, 1))
         start, end = (logit_exp(y.clamp(max=0.0)).clamp(max=FAR) for y in (low, high))
         pieces = []
         for a, b in ((start, end.clamp(max=0.0)), (start.clamp(min=0.0), end)):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from igr import functional
-from igr._checks import check_count, check_parameter, check_range, describe, is_number
+from igr._checks import check_count, check_finite, check_parameter, check_range, describe, is_number
 from igr._draws import gaussian_noise, location_scale
 
 LOWEST, HIGHEST = 1e-9, 1e9  # temperatures looked at
@@ -165,7 +165,10 @@ def _parameters(
     if relaxation == "gs":
         if loc is not None or scale is not None:
             raise ValueError("the Gumbel-Softmax has logits, not loc and scale")
-        return (_of_size(K, "logits", torch.zeros(K).double() if logits is None else logits),)
+        equal = torch.zeros(K, dtype=torch.float64, device="cpu")
+        log_alpha = _of_size(K, "logits", equal if logits is None else logits)
+        check_finite("logits", log_alpha.clamp(min=torch.finfo(log_alpha.dtype).min))  # of what is impossible, -inf
+        return (log_alpha,)
     if relaxation not in ("igr-i", "igr-sb"):
         why = "; a planar flow is yours to choose, and samples depend on it" if relaxation == "igr-planar" else ""
         raise ValueError(f"relaxation must be 'igr-i', 'igr-sb' or 'gs', got {describe(relaxation)}{why}")
@@ -173,12 +176,14 @@ def _parameters(
         raise ValueError(f"{relaxation} has loc and scale, not logits")
     sigma = 1.0 if scale is None else scale
     if loc is None:
-        unit = torch.ones(K - 1).double()
-        if relaxation == "igr-sb":  # the breaks 1/K, 1/(K-1), ..., 1/2
-            loc = -torch.arange(K - 1, 0, -1).double().log()
-        else:  # P(all below zero) = 1/K, and all others share the rest
+        loc = -torch.arange(K - 1, 0, -1, dtype=torch.float64, device="cpu").log()  # the breaks 1/K, 1/(K-1), ..., 1/2
+        if relaxation == "igr-i":  # P(all below zero) = 1/K, and all others share the rest
+            unit, sigma = location_scale(torch.ones_like(loc), sigma)
             loc = -sigma * torch.special.ndtri(unit * K ** (-1 / (K - 1)))
-    return location_scale(_of_size(K - 1, "loc", loc).detach(), sigma)
+    mu, sigma = location_scale(_of_size(K - 1, "loc", loc), sigma)
+    check_range("scale", sigma)
+    check_finite("loc", mu)
+    return mu, sigma
 
 
 def _in_dtype(parameters: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:

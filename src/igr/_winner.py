@@ -200,7 +200,7 @@ def _refined(mu: Tensor, sigma: Tensor, wins: Tensor, m: Tensor, *odds: Tensor) 
         now = mass + sign * step * (w * ratio[..., :-1]).sum(-1, keepdim=True)
         now = torch.maximum(now, 1e-4 * target.exp())  # a step too far
         step = step - sign * now * (now.log() - target) / ratio[..., -1:]
-        step = torch.minimum(torch.maximum(step, fewest), most)
+        step = torch.minimum(torch.maximum(step.nan_to_num(0.0), fewest), most)  # masses may be beyond all numbers
     return (m + step,)
 
 

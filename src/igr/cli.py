@@ -21,13 +21,15 @@ def main() -> None:
         This file imports next to nothing before, so that Ctrl-C is one line in the first moments too.
     """
     try:
-        from igr._commands.common import needs
+        from igr._commands.common import needs, printing, replace_letters
 
         try:
             app = build_app()
         except ModuleNotFoundError as error:
             needs("the igr command", error)
-        app(prog_name="igr")
+        replace_letters()
+        with printing():
+            app(prog_name="igr")
     except KeyboardInterrupt:
         print("igr: interrupted", file=sys.stderr)
         sys.exit(130)  # as until_interrupted has it, which may not be there yet

@@ -341,7 +341,8 @@ def _path_derivatives(mu: Tensor, sigma: Tensor, y: Tensor, num_nodes: int | Non
     (q, e), (q_a, e_a) = tail(z), tail(a)
     # the ratio of the inverse Mills ratios at a and at z, and what it lacks to one
     log_ratio = q - q_a - 0.5 * (a.clamp(min=0.0).square() - z.clamp(min=0.0).square())
-    lack = torch.where(a < 0, (e - e_a - gap) / (e - z.clamp(max=0.0)), -torch.expm1(log_ratio))
+    below = torch.where(a < 0, e - z.clamp(max=0.0), 1.0)  # which may be zero where it is not asked for
+    lack = torch.where(a < 0, (e - e_a - gap) / below, -torch.expm1(log_ratio))
     ratio = log_ratio.exp()
     wins = _is_category(y, hard.argmax(-1, keepdim=True).clamp(max=y.shape[-1] - 1))  # any, for category K
     m_mu, m_sigma = slopes(Race(mu, sigma, wins), m, num_nodes)

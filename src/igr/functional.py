@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from igr._checks import check_parameter, check_row_scalar, check_tensor, widen
+from igr._checks import check_parameter, check_row_scalar, check_tensor, describe, is_integer, widen
 from igr._draws import check_scale, fused_sample, fusible, gaussian_noise, gumbel_noise, location_scale, sample_shape
 from igr._sample_terms import SampleTerms, gaussian_softmax_terms, gumbel_softmax_terms
 from igr._simplex import (
@@ -146,6 +146,8 @@ def gumbel_softmax(
         tensor([0., 0., 0., 0., 0.])
     """
     axes = check_tensor("logits", logits).dim()
+    if not is_integer(dim):
+        raise TypeError(f"dim must be an integer, got {describe(dim)}")
     if axes and not -axes <= dim < axes:
         raise IndexError(f"dim must be an axis of logits, which have shape {tuple(logits.shape)}, got {dim}")
     if axes > 1 and dim not in (-1, axes - 1):

@@ -389,9 +389,10 @@ def _log_pdf(z: Tensor) -> Tensor:
 
 def _chunks(tensors: tuple[Tensor, ...], num_nodes: int) -> list[tuple[Tensor, ...]]:
     """Rows in chunks, which keeps the memory down; all at once for a compiler, and where no memory is used."""
-    rows, size = tensors[0].shape[0], tensors[0].shape[-1] * num_nodes
-    step = rows if torch.compiler.is_compiling() or tensors[0].is_meta else max(1, _budget(tensors[0]) // size)
-    return list(zip(*(t.split(max(step, 1)) for t in tensors), strict=True))
+    if torch.compiler.is_compiling() or tensors[0].is_meta:
+        return [tensors]
+    step = max(1, _budget(tensors[0]) // (tensors[0].shape[-1] * num_nodes))
+    return list(zip(*(t.split(step) for t in tensors), strict=True))
 
 
 def _budget(like: Tensor) -> int:

@@ -173,14 +173,16 @@ class Scheduled(nn.Module):
     def step(self) -> None:
         """Counts one step."""
         count = int(self.count) + 1
-        self.count = torch.full_like(self.count, count)
+        with torch.inference_mode(False):
+            self.count = torch.full_like(self.count, count)
         self._set(count)
 
     def _set(self, count: int) -> None:
         value = self.schedule(count)
         check_range(f"the temperature of {self.schedule} at step {count}", value)
         dtype = torch.promote_types(self.tau.dtype, torch.float32)
-        self.tau = torch.full_like(self.tau, value, dtype=dtype)
+        with torch.inference_mode(False):  # or the layer could not be trained afterwards
+            self.tau = torch.full_like(self.tau, value, dtype=dtype)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """After a change of dtype the temperature is rounded from the schedule, not from the dtype before."""

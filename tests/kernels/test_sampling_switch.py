@@ -53,6 +53,20 @@ def test_blocks_of_several_threads_may_end_in_any_order():
     kernels.set_enabled(True)
 
 
+def test_blocks_may_be_compiled():
+    def switched(loc):
+        with kernels.disabled():
+            return functional.gaussian_softmax(loc, 1.0), kernels.enabled()
+
+    loc = torch.randn(5, 4)
+    torch.compiler.reset()
+    torch.manual_seed(1)
+    z, inside = torch.compile(switched, fullgraph=True, backend="eager")(loc)
+    assert (inside, kernels.enabled()) == (False, True)
+    torch.manual_seed(1)
+    close(z, switched(loc)[0])
+
+
 def test_temperatures_are_trained_without_kernels():
     tau = torch.tensor(0.5, requires_grad=True)
     loc = torch.randn(5, 4)

@@ -40,7 +40,8 @@ def test_help_needs_no_torch_and_lists_everything():
         *ESTIMATORS,
         "module:function",
         "milliseconds",
-        "runs/lab",
+        "runs/lab, or",
+        "runs/smoke/lab",
     ):
         assert words in result.stdout
     assert "lab" in python(guard, "--help").stdout
@@ -67,6 +68,28 @@ def test_tables_a_figure_and_records(tmp_path):
     assert again.stdout == first.stdout  # the times as well, since nothing is measured again
     assert (out / "records.jsonl").read_bytes() == kept
     assert torch.get_num_threads() == threads
+
+
+def test_smoke_measurements_have_a_folder_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert invoke(*FEW).exit_code == 0
+    assert [file.name for file in (tmp_path / "runs").iterdir()] == ["smoke"]
+    assert {file.name for file in (tmp_path / "runs" / "smoke" / "lab").iterdir()} == {"lab.png", "records.jsonl"}
+    result = invoke("report", "--records", "runs/smoke")
+    assert result.exit_code == 0, result.output
+
+
+def test_smoke_measurements_are_not_added_to_real_ones(tmp_path):
+    assert invoke(*FEW, "--out", str(tmp_path)).exit_code == 0
+    path = tmp_path / "records.jsonl"
+    for smoke in (True, False):
+        real = [json.loads(line) | {"smoke": smoke} for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(record) + "\n" for record in real))
+        before = path.read_bytes()
+        result = invoke(*(FEW[:1] + FEW[2:] if smoke else FEW), "--out", str(tmp_path))
+        assert result.exit_code == 2
+        assert f"holds records of {'smoke' if smoke else 'real'} runs" in " ".join(result.output.split())
+        assert path.read_bytes() == before
 
 
 def test_own_problem(tmp_path, monkeypatch):

@@ -73,3 +73,35 @@ def test_shapes_that_are_none(shape):
     result = invoke("--shape", shape)
     assert result.exit_code == 2
     assert "--shape" in result.output
+
+
+@pytest.mark.parametrize("shape", ["10000000x10000000", "9999999999x9999999999", "99999999999999999999x10"])
+def test_shapes_that_no_memory_holds_are_one_line(shape):
+    result = invoke("--shape", shape)
+    assert result.exit_code == 1
+    (line,) = result.stderr.splitlines()
+    rows, K = map(int, shape.split("x"))
+    assert line.startswith(f"igr: {rows:,} rows of {K:,} categories in float32 do not fit into the memory of cpu")
+    assert "--shape" in line
+    assert isinstance(result.exception, SystemExit)
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 37.25 GiB."), True),
+        (MemoryError(), True),
+        (RuntimeError("an error of another kind"), False),
+    ],
+    ids=["CUDA", "Python", "other"],
+)
+def test_only_what_lacks_memory_is_said_to(error, shown, monkeypatch):
+    def passes(*args):
+        raise error
+
+    monkeypatch.setattr(speed, "passes", passes)
+    result = invoke("--shape", "100x20", "--dtype", "float64")
+    assert result.exit_code == 1
+    words = "100 rows of 20 categories in float64 do not fit into the memory of cpu"
+    assert (words in result.stderr) == shown
+    assert (result.exception is error) == (not shown)

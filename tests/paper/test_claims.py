@@ -310,7 +310,7 @@ def test_approximations(tmp_path):
 def test_where_a_fit_begins(tmp_path, probs, verdict):
     """The first per cent of the target ends before its third category."""
     row = fit("poisson", "igr-sb", 0.1)
-    row["target"]["probs"] = [0.004, 0.004, 0.5, 0.492]
+    row["target"]["probs"] = [0.004, 0.004, 0.3, 0.692]
     row["states"] = [state | {"probs": probs if state["step"] == 0 else probs[::-1]} for state in row["states"]]
     assert outcome(tmp_path, [row], "concentrates to the left").verdict == verdict
 

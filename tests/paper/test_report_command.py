@@ -1,5 +1,7 @@
 """``igr report``: the table in the terminal, the files that are written, and what is said where they cannot be."""
 
+import json
+import math
 import os
 import subprocess
 import sys
@@ -8,6 +10,7 @@ import textwrap
 import pytest
 from report_cases import (
     GS,
+    IGR_I,
     PUBLISHED,
     SEEDS,
     TEST_BOUND,
@@ -97,6 +100,39 @@ def test_command_says_what_is_wrong(tmp_path, prepare, words):
     assert result.stderr.startswith("igr: ")
     assert words in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+def edited(change):
+    rows = json.loads(json.dumps(cell()))
+    change(rows[0]["metrics"])
+    return rows
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_command_names_the_record_with_a_number_that_is_none(tmp_path, split, value):
+    """Which no record has that igr wrote."""
+    rows = edited(lambda metrics: metrics[split].update(log_likelihood=value))
+    folder = write(tmp_path / "records", rows)
+    result = invoke("--records", folder, "--out", tmp_path / "out")
+    assert result.exit_code == 1
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"igr: a record of {IGR_I} in {folder}")
+    assert f"has log_likelihood {value} on the {split} split" in line
+    assert "--records" in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_command_takes_a_number_that_is_null_for_one_that_is_not_there(tmp_path):
+    """As in a record that was not evaluated."""
+    for name, change in (
+        ("null", lambda metrics: metrics["test"].update(log_likelihood=None)),
+        ("without", lambda metrics: metrics["test"].pop("log_likelihood")),
+    ):
+        result = invoke("--records", write(tmp_path / name, edited(change)), "--out", tmp_path / f"{name} report")
+        assert result.exit_code == 0, result.output
+    tables = [(tmp_path / f"{name} report" / "report.md").read_text() for name in ("null", "without")]
+    assert tables[0].replace("/null", "/without") == tables[1]
 
 
 def test_command_says_that_it_cannot_write(tmp_path):

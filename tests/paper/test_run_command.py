@@ -224,6 +224,17 @@ def test_what_fails_at_once_leaves_no_folders(tmp_path, monkeypatch, more, statu
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
+def test_a_dry_run_says_how_long_it_takes_unless_it_is_cut_short():
+    ids = ["table1/mnist/linear/igr-i", "sop/mnist/igr-i", "nonparametric/mnist/igr-sb-mm+sl"]
+    for more, words in (((), "minutes on one H200"), (("--smoke",), "cut short: seconds to a minute on any machine")):
+        result = CliRunner().invoke(build_app(), ["run", *ids, "--dry-run", *more])
+        assert result.exit_code == 0
+        lines = result.stdout.splitlines()
+        assert len(lines) == len(ids)
+        assert all(line.split("\t")[-1].endswith(words) for line in lines)
+        assert "0.0 minutes" not in result.stdout
+
+
 def test_the_command_keeps_memory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     kept = []

@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from igr._commands.common import again, needs, progress, show, until_interrupted, writing
+from igr._commands.common import again, needs, progress, show, unmixed, until_interrupted, writing
 from igr._commands.common import device as device_of
+from igr._commands.run import not_into_results
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +39,10 @@ def add(app: "typer.Typer") -> None:
     @app.command()
     def approximate(
         name: Annotated[list[str], typer.Argument(metavar="NAME", help=f"One or more of {choices}.", callback=known)],
-        out: Annotated[Path, typer.Option(help="Folder for the results.", file_okay=False)] = Path("runs/approximate"),
+        out: Annotated[
+            Path | None,
+            typer.Option(help="Folder for the results: runs/approximate, or runs/smoke/approximate.", file_okay=False),
+        ] = None,
         seed: Annotated[int, typer.Option(help="Seed of the samples.", min=0, max=2**63 - 1)] = 0,
         device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1, ...")] = "cpu",
         steps: Annotated[int, typer.Option(help="Steps of Adam, for every model.", min=1)] = 1_000,
@@ -53,7 +57,12 @@ def add(app: "typer.Typer") -> None:
 
         What the folder's records hold already, with the same settings, is not fitted again.
         """
+        out = Path("runs/smoke/approximate" if smoke else "runs/approximate") if out is None else out
+        if smoke:
+            not_into_results(out)
         with until_interrupted(), progress() as report:
+            with writing(out, make=False):
+                unmixed(out / "records.jsonl", smoke)
             report("importing torch", 0)
             try:
                 from igr.paper.approximate import Settings, ticks

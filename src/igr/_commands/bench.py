@@ -3,7 +3,9 @@
 import json
 import random
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -65,13 +67,34 @@ def add(app: "typer.Typer") -> None:
             found: list[dict[str, Any]] = []
             for rows, K in shapes:
                 report(f"{rows:,} rows of {K:,} categories", len(shapes))
-                times = measure(passes(rows, K, where, getattr(torch, dtype)), where, rounds)
+                with _enough_memory(rows, K, where, dtype):
+                    times = measure(passes(rows, K, where, getattr(torch, dtype)), where, rounds)
                 _show((rows, K), times)
                 found += [{"shape": [rows, K]} | each._asdict() for each in times]
                 if out is not None:
                     _write(out, {"about": _about(where, dtype), "rounds": rounds, "seed": seed, "times": found})
         if out is not None:
             typer.echo(f"The times are in {out}")
+
+
+@contextmanager
+def _enough_memory(rows: int, K: int, device: "torch.device", dtype: str) -> Iterator[None]:
+    """What does not fit into memory is one line."""
+    import torch
+
+    size = rows * K * getattr(torch, dtype).itemsize
+    try:
+        if size > sys.maxsize:
+            raise MemoryError  # where torch speaks of overflows
+        yield
+    except (MemoryError, RuntimeError) as error:
+        known = isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+        if not known:
+            raise
+        words = f"{rows:,} rows of {K:,} categories in {dtype} do not fit into the memory of {device}"
+        advice = f"a tensor of them is {size / 1e9:,.1f} GB, and a pass takes several; ask for fewer with --shape"
+        print(f"igr: {words}: {advice}", file=sys.stderr)
+        sys.exit(1)
 
 
 def _write(out: Path, found: dict[str, Any]) -> None:

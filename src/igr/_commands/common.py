@@ -1,5 +1,8 @@
 """What the commands share: progress, interruptions, devices, and what to say where something is missing."""
 
+import codecs
+import errno
+import io
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -20,8 +23,11 @@ __all__ = [
     "again",
     "device",
     "needs",
+    "printing",
     "progress",
+    "replace_letters",
     "show",
+    "unmixed",
     "until_interrupted",
     "usual_records",
     "writing",
@@ -30,6 +36,19 @@ __all__ = [
 RESULTS = Path("results/ours")
 USUAL = "results/ours, else runs/records"  # what usual_records says, for help
 INTERRUPTED = 130  # what shells report for a process that Ctrl-C ended
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # what writing ends in, where files are not named
+PLAIN = {
+    "−": "-",
+    "–": "-",
+    "—": "-",
+    "±": "+-",
+    "…": "...",
+    "τ": "tau",
+    "μ": "mu",
+    "σ": "sigma",
+    "ρ": "rho",
+    "Δ": "Delta",
+}
 PIPED, WIDEST, WORD = 120, 10_000, 12  # columns of text that no terminal shows, more than a table has, and of a word
 
 
@@ -91,6 +110,25 @@ def again(fresh: bool, folder: Path, files: Mapping[str, Path], *what: Any) -> I
             file.unlink(missing_ok=True)
 
 
+def unmixed(file: Path, smoke: bool) -> None:
+    """Refuses to add records that are cut short to real ones, or the other way round: no report is made of both."""
+    import typer
+
+    from igr.paper.records import RecordError, read
+
+    try:
+        mixed = any(record["smoke"] is not smoke for record in read(file))
+    except RecordError as error:
+        print(f"igr: {error}", file=sys.stderr)
+        sys.exit(1)
+    if mixed:
+        there, ours = ("real", "smoke") if smoke else ("smoke", "real")
+        words = (
+            f"{file} holds records of {there} runs, with which those of {ours} ones are not mixed; name another folder"
+        )
+        raise typer.BadParameter(words, param_hint="--out")
+
+
 def usual_records() -> Path:
     """The folder that records are looked for in unless one is named: those of a clone, else those of ``igr run``."""
     return RESULTS if RESULTS.is_dir() else Path("runs/records")
@@ -118,6 +156,47 @@ def _least_width(table: "Table") -> int:
     for column in narrow.columns:
         column.max_width = None if column.no_wrap else WORD
     return Console(width=WIDEST).measure(narrow).maximum
+
+
+def replace_letters() -> None:
+    """Has letters replaced that the terminal lacks, where they would be errors; with UTF-8 there are none."""
+    for stream in (sys.stdout, sys.stderr):
+        if (
+            isinstance(stream, io.TextIOWrapper)
+            and stream.errors in ("strict", "surrogateescape")
+            and codecs.lookup(stream.encoding).name != "utf-8"
+        ):
+            codecs.register_error("igr.plain", _plain)
+            stream.reconfigure(errors="igr.plain")
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    """What stands for letters that are lacking."""
+    assert isinstance(error, UnicodeEncodeError)
+    return "".join(PLAIN.get(letter, "?") for letter in error.object[error.start : error.end]), error.end
+
+
+@contextmanager
+def printing() -> Iterator[None]:
+    """Output that cannot be written ends the command with one line, and where a reader has had enough, with none.
+
+    ``main`` does this for all commands; within :func:`writing` it is needed as well, or the option would be blamed.
+    """
+    try:
+        try:
+            yield
+        finally:
+            if sys.stdout is not None:  # as where it was closed
+                sys.stdout.flush()
+    except OSError as error:
+        if error.filename is not None or error.errno not in (errno.EPIPE, *NO_ROOM):
+            raise  # of something else
+        with suppress(AttributeError, OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes in the end
+        if error.errno != errno.EPIPE:
+            with suppress(OSError):
+                print(f"igr: cannot write the output: {error.strerror}", file=sys.stderr)
+        sys.exit(1)
 
 
 @contextmanager

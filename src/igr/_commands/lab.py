@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from igr._commands.common import again, needs, progress, show, until_interrupted, writing
+from igr._commands.common import again, needs, printing, progress, show, unmixed, until_interrupted, writing
 from igr._commands.common import device as device_of
 from igr._commands.run import Stop, not_into_results, say_stopped, stopping
 
@@ -88,7 +88,10 @@ def add(app: "typer.Typer") -> None:
         seed: Annotated[int, typer.Option(help="Seed of all noise.", min=0, max=2**31)] = 0,
         device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1, ...")] = "cpu",
         dtype: Annotated[Literal["float32", "float64"], typer.Option(help="What to compute in.")] = "float32",
-        out: Annotated[Path, typer.Option(help="Folder for the results.", file_okay=False)] = Path("runs/lab"),
+        out: Annotated[
+            Path | None,
+            typer.Option(help="Folder for the results: runs/lab, or runs/smoke/lab.", file_okay=False),
+        ] = None,
         parquet: Annotated[
             Path | None, typer.Option(help="Also write the table to this Parquet file.", dir_okay=False)
         ] = None,
@@ -104,11 +107,14 @@ def add(app: "typer.Typer") -> None:
         expectation by a sum over all states, and many estimates of it. Prints tables, draws bias against standard
         deviation, and records each measurement as soon as it is made: after Ctrl-C the same command goes on.
         """
+        out = Path("runs/smoke/lab" if smoke else "runs/lab") if out is None else out
         if smoke:
             not_into_results(out)
         _check_draws(draws, repetitions)
         _check_parquet(parquet)
         with until_interrupted(), progress() as report:
+            with writing(out, make=False):
+                unmixed(out / FILE, smoke)
             report("importing torch", 0)
             try:
                 import matplotlib  # noqa: F401 (asked for before anything is computed)
@@ -215,10 +221,11 @@ def _show(found: "Sequence[Record]", out: Path, parquet: Path | None) -> None:
     if not found:
         return
     save(draw(found), out / "lab.png")
-    for _, its in groups(found):
-        show(table(its), "")
-    show(legend(found))
-    typer.echo(f"\nThe picture is in {out / 'lab.png'}\nThe records are in {out / FILE}")
+    with printing():  # or it would be the fault of --out
+        for _, its in groups(found):
+            show(table(its), "")
+        show(legend(found))
+        typer.echo(f"\nThe picture is in {out / 'lab.png'}\nThe records are in {out / FILE}")
     if parquet is not None:
         with writing(parquet.parent, "--parquet"):
             write_parquet(found, parquet)

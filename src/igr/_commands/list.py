@@ -69,7 +69,7 @@ def add(app: "typer.Typer") -> None:
             if sys.stdout.isatty():
                 _print(rows)
             else:
-                typer.echo("\n".join("\t".join(row.cells()) for row in rows))
+                print("\n".join("\t".join(row.cells()) for row in rows))
 
 
 class Row(NamedTuple):

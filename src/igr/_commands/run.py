@@ -212,7 +212,9 @@ def _again(
 def _describe(cells: "Sequence[Trained]", fits: "Sequence[Approximation]") -> None:
     for cell in cells:
         members = f"{len(cell.members())} members, {cell.epochs} epochs, {cell.protocol}"
-        print(f"{cell.id}\t{cell.description}\t{members}\tabout {cell.minutes:.1f} minutes on one H200")
+        full = f"about {cell.minutes:.1f} minutes on one H200"
+        time = "cut short: seconds to a minute on any machine" if cell.smoke else full
+        print(f"{cell.id}\t{cell.description}\t{members}\t{time}")
     for fit in fits:
         print(f"{fit.id}\t{fit.description}")
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from threading import Lock
 
 import torch
@@ -54,7 +54,7 @@ def set_enabled(mode: bool) -> None:
 def _switch(mode: bool | None, pauses: int) -> None:
     """Any number of threads may be in a block of :func:`disabled`, and leave it in any order."""
     global _enabled, _wanted, _pauses
-    with _lock:
+    with nullcontext() if torch.compiler.is_compiling() else _lock:  # which compilers cannot enter
         _wanted = _wanted if mode is None else mode
         _pauses += pauses
         _enabled = _wanted and _pauses == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -227,8 +228,10 @@ def cells(found: Sequence[tuple[Record, Path]]) -> list[Cell]:
         found: records of trained models, each with the file that it is from.
 
     Raises:
-        ReportError: two records of the same member are not the same.
+        ReportError: two records of the same member are not the same, or one has a number that is not finite.
     """
+    for record, path in found:
+        _check_finite(record, path)
     groups: dict[tuple[str, ...], list[tuple[Record, Path]]] = {}
     for record, path in found:
         settings = json.dumps(record["settings"], sort_keys=True)
@@ -242,6 +245,18 @@ def cells(found: Sequence[tuple[Record, Path]]) -> list[Cell]:
     places = {id: i for i, id in enumerate(SPECS)}
     made.sort(key=lambda cell: places.get(cell.spec, len(places)))  # and otherwise as they are
     return [replace(cell, mark=_mark(cell, made)) for cell in made]
+
+
+def _check_finite(record: Record, path: Path) -> None:
+    """Refuses a number that is none, which JSON does not have, but Python reads; one that is not there is null."""
+    for split, metrics in record["metrics"].items():
+        for name, values in metrics.items():
+            for value in values if isinstance(values, list) else [values]:
+                if value is not None and not math.isfinite(value):
+                    raise ReportError(
+                        f"a record of {record['spec']} in {path} has {name} {value} on the {split} split, where a "
+                        "finite number was expected, or null; mend or remove it, or leave the file out with --records"
+                    )
 
 
 def _distinct(members: Sequence[tuple[Record, Path]]) -> tuple[Record, ...]:
