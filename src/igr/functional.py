@@ -76,7 +76,7 @@ def gaussian_softmax(
 
     Arguments:
         loc: :math:`\mu`, shape ``(*, K-1)``.
-        scale: :math:`\sigma > 0`, broadcastable with ``loc``.
+        scale: :math:`\sigma > 0`, broadcastable with ``loc``; where torch's has its temperature.
         tau: the temperature :math:`\tau`.
         hard: return :math:`h(y)`, exactly one-hot, with the gradient of the relaxed sample.
         delta: :math:`\delta`, the weight of the K-th category in the softmax++.

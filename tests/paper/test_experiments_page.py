@@ -152,6 +152,22 @@ def test_four_samples(value, tables):
         assert row == {column: value(id, column) for column in row}
 
 
+def test_temperatures_between_those_of_the_grid(tables):
+    """The paper's two numbers of linear IGR-I, and ours under protocol published."""
+    cells = {cell.spec: cell for cell in collect([ROOT / "results" / "ours"]).cells if cell.protocol == "published"}
+    (rows,) = (rows for rows in tables["Protocol published"] if "train ELBO" in rows[0])
+    ids = ("table1/mnist/linear/igr-i", "beyond/mnist/linear/igr-i+tau", "beyond/mnist/linear/igr-i+script")
+    numbers = [("test", "log_likelihood_published_1000"), ("train", ELBO)]
+    paper, *ours = ([row["published formula"], row["train ELBO"]] for row in rows)
+    published = (SPECS[id].paper.value for id in ("table1/mnist/linear/igr-i", "train-elbo/mnist/igr-i"))
+    assert paper == [f"{each:.2f}".replace("-", "−") for each in published]
+    for id, row, given in zip(ids, rows[1:], ours, strict=True):
+        chosen = cells[id].chosen(BOUND)
+        assert row[""].startswith(f"τ = {chosen.tau:g}")
+        found = [cells[id].summary(chosen, *each).mean for each in numbers]
+        assert given == [f"{each:.2f}".replace("-", "−") for each in found]
+
+
 def test_beside_the_prototype(value, tables):
     (rows,) = tables["The learning rate"]
     assert len(rows) == 4

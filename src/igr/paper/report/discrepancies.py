@@ -29,16 +29,17 @@ MEASURES = {  # what is compared with the paper's number, by the kind of a row; 
     "nonparametric": ("test", "objective_published"),
 }
 NUMBERS = {"table1": "the log-likelihood", "train-elbo": "the train ELBO"}  # which the same models have
+PARTLY = "in part"
 FIXED = 0.5  # the temperature of GS's prior in the published code
 GS_PRIOR = (
     f"the temperature of GS's prior is chosen here with τ; the published code fixes it at {FIXED:g}, and which τ the "
     "paper's row has is not known. Protocol published is the bridge"
 )
 WRONG_KL = (  # measured with that code, not read from records
-    "in part: the published code's KL of IGR-I is that of h(y/σ), not of h(y), by 0.7 to 1.7 nats too large"
+    f"{PARTLY}: the published code's KL of IGR-I is that of h(y/σ), not of h(y), by 0.7 to 1.7 nats too large"
 )
 LAST = (
-    "in part: the published IGR-SB never reaches its last category, which costs 20 log(10/9) = 2.1 nats of KL; here "
+    f"{PARTLY}: the published IGR-SB never reaches its last category, which costs 20 log(10/9) = 2.1 nats of KL; here "
     "the leftover stick is that category"
 )
 UNIT = "perhaps: the published code fixes σ at 1 and does not apply τ; here σ is learned and τ chosen"
@@ -46,8 +47,8 @@ UNIT_ROW = "perhaps the scale: with σ = 1, as in the published code,"
 SCRIPT = "one linear layer in place of each pair, as in the published script,"
 AS_IN_SCRIPTS = {  # the same row with settings of the published scripts
     "slow": "perhaps the learning rate: at 1e-4, as in the published script,",
-    "tau": "perhaps the temperature, which is that of the published script and not in the paper's grid: with it",
-    "script": "perhaps temperature and learning rate: with those of the published script",
+    "tau": "perhaps the temperature: with that of the published script, which is not in the paper's grid,",
+    "script": "perhaps temperature and learning rate: with those of the published script,",
 }
 LINEAR = {
     f"{table}/{method}": {f"beyond/mnist/linear/{method}+{row}": words for row, words in AS_IN_SCRIPTS.items()}
@@ -174,35 +175,46 @@ def _spread(ours: Summary) -> str:
     return number(ours.mean) + ("" if ours.sd is None else f" ± {ours.sd:.2f}")
 
 
-def _bridge(line: Line, kind: str, ratio: float, found: Mapping[Place, Line]) -> str | None:
-    """What a row that is nearer to the published code has, if that is nearer to the paper; of several the nearest."""
-    best, nearest = None, abs(ratio)
+def _bridge(line: Line, kind: str, ratio: float, found: Mapping[Place, Line]) -> tuple[str, float] | None:
+    """What a row that is nearer to the published code has, and how far that is: of several the nearest to the paper."""
+    own, best = _ours(line, kind), None
+    if own is None or line.paper is None:
+        return None
+    nearest = abs(own.mean - line.paper.value)
     for id, words in BRIDGES.get(line.spec, {}).items():
         bridge = found.get(_place(line, id))
         ours = _ours(bridge, kind) if bridge is not None else None
-        if bridge is None or ours is None or line.paper is None:
+        if bridge is None or ours is None:
             continue
-        there = _deviations(line.paper, ours)
-        if abs(there) < nearest:
-            side = "off to the other side" if there * ratio < 0 else "off"
-            off = f"{side} by {number(ours.mean - line.paper.value, sign=True)}"
+        left, there = ours.mean - line.paper.value, _deviations(line.paper, ours)
+        if abs(left) < nearest:
+            off = f"off{' to the other side' if left * ratio < 0 else ''} by {number(left, sign=True)}"
             where = "within noise" if abs(there) <= NOISE else off
-            nearest, best = abs(there), f"{words} it has {_spread(ours)} at τ = {tau(bridge).text}, {where}"
+            nearest, best = abs(left), (f"{words} it has {_spread(ours)} at τ = {tau(bridge).text}, {where}", there)
     return best
 
 
-def _reason(line: Line, kind: str, ratio: float, bridge: str | None) -> str:
+def _reason(line: Line, kind: str, ratio: float, bridge: tuple[str, float] | None) -> str:
     """Why, as far as it is known: the other selection, a nearer row, or a reason of the list; if none, it is open."""
     other, explained = _other_selection(line, kind, ratio)
     if explained:
         return f"selection: {other}; {UNSAID}"
     if bridge is not None:
-        return bridge
+        words, left = bridge
+        rest = _listed(line, left) if abs(left) > NOISE else None
+        return f"{words}; {rest}" if rest is not None and rest.startswith(PARTLY) else words
+    return _listed(line, ratio) or (f"{OPEN}: {other}" if other else OPEN)
+
+
+def _listed(line: Line, ratio: float) -> str | None:
+    """The first reason of the list that fits a difference of so many deviations."""
     protocol = line.cell.protocol if line.cell else ""
-    for ids, under, holds, why in REASONS:
-        if fnmatchcase(line.spec, ids) and under == protocol and holds(line, ratio):
-            return why
-    return f"{OPEN}: {other}" if other else OPEN
+    fitting = (
+        why
+        for ids, under, holds, why in REASONS
+        if fnmatchcase(line.spec, ids) and under == protocol and holds(line, ratio)
+    )
+    return next(fitting, None)
 
 
 def _other_selection(line: Line, kind: str, ratio: float) -> tuple[str, bool]:
