@@ -421,7 +421,7 @@ def test_other_rows_of_completions_stand_below_those_of_the_paper(tmp_path):
     rows = own_seeds([row for name in names for row in completion(name, shift=9.0 * (name == "igr-i+unit+linear"))])
     _, *some = sections(collect([write(tmp_path, rows)]))
     [table, *_] = next(section.blocks for section in some if section.title == "Structured output prediction")
-    assert "does not have: IGR-I, σ = 1, linear network above GS, linear network: " in table.notes[0]
+    assert "Of rows beyond the paper: IGR-I, σ = 1, linear network above GS, linear network: " in table.notes[0]
     assert table.notes[0].endswith(": +9.00, holds.")
     assert "S = 5" not in table.notes[0]  # of which IGR-I has no records here
 
@@ -440,6 +440,21 @@ def test_mixtures_that_are_not_used_are_told(tmp_path):
 
     assert note("as the prior", 3.5).startswith("The effective number of components is 3.5 to 4.5, and of the prior")
     assert "effective" not in note("one of them used", 3.2)
+
+
+def test_records_of_superseded_code_are_told_beside_the_claims_on_them(tmp_path):
+    """The first gradient of IGR-SB-MM did not count what one more stick costs; its records name their commit."""
+
+    def notes(name, commit):
+        rows = own_seeds([row | {"commit": commit} for row in mixture()] + fixed(level=-89.9))
+        _, *some = sections(collect([write(tmp_path / name, rows)]))
+        blocks = next(section.blocks for section in some if section.title == "Nonparametric mixtures")
+        return [" ".join(block.notes) for block in blocks if isinstance(block, Table)]
+
+    words = f"{OURS} was trained before the gradient counted what one more stick costs."
+    told = notes("then", "8d12eb2242a4f2e23589e988c35b08e0c8ff2e33")
+    assert [words in each for each in told] == [True, True]  # on both data sets, and on MNIST
+    assert not any(words in each for each in notes("since", 40 * "a"))
 
 
 @pytest.mark.parametrize(("level", "there"), [(-100.0, True), (-110.0, False), (-120.0, False)])

@@ -7,7 +7,9 @@ from itertools import product
 from typing import NamedTuple
 
 from igr.paper.published import DATASETS, PUBLISHED
+from igr.paper.report.cells import Cell
 from igr.paper.report.lines import number
+from igr.paper.report.notes import superseded
 from igr.paper.report.parts import (
     COMPLETIONS,
     CONTINUOUS,
@@ -243,13 +245,19 @@ def _other_completions(book: Book) -> str:
         judged = book.above([f"sop/mnist/{igr}"], [f"sop/mnist/{gs}"]).judge(COMPLETIONS[0])
         labels = " above ".join(SPECS[f"sop/mnist/{each}"].label for each in (igr, gs))
         found += [f"{labels}: {judged.words}, {judged.verdict}"] if judged is not None else []
-    words = "Most models of this GS stay near the mean image. Where they do not, by rows that the paper does not have: "
-    return f"{words}{'; '.join(found)}." if found else ""
+    words = "Which models of GS leave the mean image depends on τ and on the network. Of rows beyond the paper"
+    return f"{words}: {'; '.join(found)}." if found else ""
 
 
-def _unused(book: Book, ids: Sequence[str]) -> str:
-    """That mixtures are not used, if the records say so, in which case posteriors of components hardly matter."""
+def _of_mixtures(book: Book, ids: Sequence[str]) -> str:
+    """What is to be known beside a claim on these rows."""
     cells = [cell for id in ids if (cell := book.cell(id)) is not None]
+    older = [f"{cell.spec} was {words}." for cell in cells for words in superseded(cell)]
+    return " ".join(filter(None, [_unused(cells), *older]))
+
+
+def _unused(cells: Sequence[Cell]) -> str:
+    """That mixtures are not used, if the records say so, in which case posteriors of components hardly matter."""
     numbers = [cell.summary(cell.chosen(cell.criteria[-1]), "test", "components_effective") for cell in cells]
     means = [found.mean for found in numbers if found is not None]
     if not means or max(abs(mean - PRIOR_COMPONENTS) for mean in means) > 0.5:
@@ -268,10 +276,10 @@ def _mixtures(book: Book) -> Iterator[Claim]:
     quote = "this does not come at the cost of decreased performance."
     rows = [[f"nonparametric/{dataset}/{method}+sl"] for dataset in ("mnist", "omniglot") for method in MM]
     parts = tuple(book.above(*pair, weak=True) for pair in zip(rows[::2], rows[1::2], strict=True))
-    yield Claim(section, quote, "section 4.4", parts, MIXTURES, note=_unused(book, [id for [id] in rows]))
+    yield Claim(section, quote, "section 4.4", parts, MIXTURES, note=_of_mixtures(book, [id for [id] in rows]))
     for dataset in ("mnist", "omniglot"):
         ids = [f"nonparametric/{dataset}/{method}+sl" for method in MM]
-        yield _bold(book, section, place(dataset), ids, MIXTURES)._replace(note=_unused(book, ids))
+        yield _bold(book, section, place(dataset), ids, MIXTURES)._replace(note=_of_mixtures(book, ids))
 
 
 MM = ("igr-sb-mm", "dldpmm")

@@ -22,12 +22,14 @@ TITLE = "The paper's claims, and what the records say"
 RULES = (
     f"A row is above another if the difference of the means over seeds exceeds {NOISE:g} combined standard deviations "
     "of the seeds, √(SD₁² + SD₂²): then the claim holds; if it is as far below, it fails; in between, or with a single "
-    "seed, it is undecided. A claim that nothing is lost holds unless the row is below by more than that.",
-    "A claim on log-likelihoods of VAEs is read in four ways: by the published formula, which is not a bound, and by "
-    "the importance-weighted bound; and with the temperatures that the discrete ELBO (the paper's rule) or the bound "
-    "has chosen on validation images. Where one holds and another fails it depends on the selection, on the formula, "
-    "or on both. AIS, on few images and of linear models, stands beside them and is not counted: where it says the "
-    "contrary, it is to be believed. Claims on ELBOs are read by the ELBO that they speak of, with both selections. "
+    "seed, it is undecided. A claim that nothing is lost holds unless the row is below by more than that, and so the "
+    "more easily the more seeds spread.",
+    "A claim on log-likelihoods of VAEs has four readings: by two formulas, the published one, which is not a bound, "
+    "and the importance-weighted bound; each at two temperatures, those that the discrete ELBO (the paper's rule) and "
+    "the bound have chosen on validation images. Where one holds and another fails, it depends on the selection, "
+    "on the formula, or on both. AIS, on few images and of linear models, stands beside them and is not counted: where "
+    "it says the contrary, it is to be believed, of those images. Claims on ELBOs are read by the ELBO that they speak "
+    "of, with both selections. "
     "Those on RELAX, which trains the discrete ELBO, are read by that as well; that of training images, of which the "
     "paper's table is not, is not counted. Claims on completions are read by the log-likelihood, those on mixtures by "
     "the published objective and by the bound.",

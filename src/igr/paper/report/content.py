@@ -34,8 +34,11 @@ READING = (
     "Protocol published follows the published code, to bridge to the paper: no validation split, so τ is chosen on "
     "the test split; its decoders; Omniglot with ink as 0; the prior's temperature of GS at 0.5; IGR-SB as printed. "
     "Not reproduced: its fractional Omniglot targets; its estimates of the KL, a plug-in of 1,000 draws and a "
-    "quadrature of h(y/σ); the learning rate 1e-4 of its script, but for rows that name it; its priors, which are "
-    "fitted anew.",
+    "quadrature of h(y/σ); the learning rate 1e-4 of its script, but for rows that name it; its files of priors: "
+    "IGR-I and IGR-Planar have the numbers of a comment of it, and IGR-SB a fit made anew.",
+    "Temperatures of IGR-I and IGR-Planar under the two protocols are on different scales, since only ratios of y to τ "
+    "matter: the prior of protocol honest has σ = 1, and that of protocol published 0.77, so that its τ = 0.1 is 0.13 "
+    "under protocol honest.",
     "The published formula, log-mean-exp of log p(x|z) minus an analytic KL, is not a bound: it can exceed log p(x). "
     "It is here to compare with the paper's tables alone: in tables of log-likelihoods Δ is ours by it, with the "
     "larger S, minus the paper's, and in tables of ELBOs that of the discrete ELBO.",

@@ -38,8 +38,9 @@ def _gaps(found: Records) -> Iterator[tuple[str, list[str], int]]:
     for id, spec in SPECS.items():
         if isinstance(spec, Trained | Approximation):
             groups.setdefault(id.rpartition("/")[0], []).append(id)
-    wanted = {group: (ids, honest | fitted) for group, ids in groups.items()}
     published = {cell.spec for cell in real if cell.protocol == "published"}
+    alone = published.difference(groups.get(BRIDGE, ()))  # what need not have both
+    wanted = {group: (ids, honest | fitted | alone) for group, ids in groups.items()}
     wanted[f"{BRIDGE}, protocol published"] = (groups[BRIDGE], published)
     for group, (ids, there) in wanted.items():
         if absent := [id.rpartition("/")[2] for id in ids if id not in there]:

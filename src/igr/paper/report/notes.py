@@ -15,7 +15,7 @@ from igr.paper.select import Configuration
 from igr.paper.specs import SPECS, Trained
 from igr.paper.trained import TRAIN_IMAGES
 
-__all__ = ["REMARKS", "differences", "disagreements", "incomparable", "missing", "notes"]
+__all__ = ["REMARKS", "differences", "disagreements", "incomparable", "missing", "notes", "superseded"]
 
 UNSPECIFIED = ("dtype", "data", "evaluation", "scale_floor")  # what records have beside the settings of specs
 
@@ -33,6 +33,13 @@ REMARKS = {
         "USPGBL is not in the published code. That of its authors has batches of 200, a learning rate of 1e-3, 1,000 "
         "epochs and LeakyReLU; ours has what all rows have.",
     ),
+}
+
+SUPERSEDED = {  # by spec and commit: records whose code trained otherwise than it does now
+    (
+        "nonparametric/mnist/igr-sb-mm+sl",
+        "8d12eb2242a4f2e23589e988c35b08e0c8ff2e33",
+    ): "trained before the gradient counted what one more stick costs",
 }
 
 
@@ -117,6 +124,7 @@ def _facts(cell: Cell) -> list[str]:
     if len(cell.records) < members:
         found.append(f"{len(cell.records)} of {members} members have records")
     found.extend(differences(cell))
+    found.extend(superseded(cell))
     if cell.estimator == "relax":
         found.append("τ is where the temperature starts, which is learned")
     if cell.estimator in UNTEMPERED:
@@ -147,6 +155,12 @@ def differences(cell: Cell) -> list[str]:
         for name in dict.fromkeys((*wanted, *given))
         if wanted.get(name) != given.get(name)
     ]
+
+
+def superseded(cell: Cell) -> list[str]:
+    """How records were trained otherwise than the code that stands now would."""
+    found = dict.fromkeys(SUPERSEDED.get((cell.spec, record.get("commit", ""))) for record in cell.records)
+    return [words for words in found if words is not None]
 
 
 def _said(value: Any) -> str:
