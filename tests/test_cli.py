@@ -1,15 +1,17 @@
+import ast
 import json
 import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
 import igr
-from igr._commands.common import show
+from igr._commands.common import PLAIN, show
 from igr.cli import build_app
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -391,6 +393,21 @@ def test_help_and_errors_print_letters_that_the_terminal_lacks():
     result = python(strict, "lab", "--help", PYTHONIOENCODING="latin-1", PYTHONUTF8="0", COLUMNS="200")
     assert (result.returncode, result.stderr) == (0, "igr: tau\n")
     assert "(mu, sigma)" in result.stdout
+
+
+def test_every_letter_of_commands_and_their_tables_has_another():
+    """Each literal of the packages whose words go to the terminal, docstrings, which are help, included."""
+    for folder in ("_commands", "lab"):
+        for file in sorted((Path(igr.__file__).parent / folder).glob("*.py")):
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+            literals = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+            letters = {letter for text in literals if isinstance(text, str) for letter in text if not letter.isascii()}
+            assert letters <= PLAIN.keys(), file
+
+
+def test_a_list_without_an_output_is_no_fault():
+    result = python("import sys; sys.stdout = None", "list", "table1/mnist/linear/gs")
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_streams_that_have_all_letters_or_none_are_left_as_they_are():

@@ -73,3 +73,18 @@ def test_samplers_match_differences():
     assert gradcheck(seeded(sample_conditional), (loc, scale), check_forward_ad=True)
     logits = torch.randn(4, dtype=DOUBLE, requires_grad=True)
     assert gradcheck(seeded(sample_conditional_gumbel), logits, check_forward_ad=True)
+
+
+@BOTH
+def test_compiled_forward_mode_is_refused_where_it_would_be_zero(kind):
+    path, parameters = kind()
+    tangents = tuple(torch.ones_like(x) for x in parameters)
+    torch.compiler.reset()
+    compiled = torch.compile(lambda *x: torch.func.jvp(path, x, tangents)[1], fullgraph=True, backend="eager")
+    with pytest.raises((NotImplementedError, torch._dynamo.exc.Unsupported)):
+        compiled(*parameters)
+    expected = torch.func.grad(lambda *x: path(*x).square().sum())(*parameters)  # backwards it goes on
+    backwards = torch.compile(
+        lambda *x: torch.func.grad(lambda *x: path(*x).square().sum())(*x), fullgraph=True, backend="aot_eager"
+    )
+    torch.testing.assert_close(backwards(*parameters), expected)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributions import Dirichlet, Normal, StudentT, kl_divergence
 
 import igr
-from igr._stick_ends import _log_sum
+from igr._stick_ends import StickEnd, _log_sum
 from igr.distributions import (
     BinaryConcrete,
     GumbelSoftmax,
@@ -224,6 +224,21 @@ def test_a_factor_of_zero_has_a_derivative_in_both_modes(derivative):
     torch.testing.assert_close(found, x.exp())
 
 
+@pytest.mark.parametrize("outer", [torch.func.jacrev, torch.func.jacfwd])
+@pytest.mark.parametrize("inner", [torch.func.jacrev, torch.func.jacfwd])
+def test_a_factor_of_zero_has_second_derivatives(outer, inner):
+    """log(f e^x + e^y) by f at zero is e^(x - y), whose derivatives by f, x and y are -e^(2(x - y)) and ±e^(x - y)."""
+    point = torch.tensor([0.0, 0.5, -0.2], dtype=DOUBLE)
+
+    def value(at: Tensor) -> Tensor:
+        f, x, y = at
+        return _log_sum([(f, x), (1.0, y)], 0.0)
+
+    _, x, y = point
+    slope = (x - y).exp()
+    torch.testing.assert_close(outer(inner(value))(point)[0], torch.stack([-slope.square(), slope, -slope]))
+
+
 @pytest.mark.parametrize("tau", [0.4, 0.5])  # another one, and one that is trained apart where they meet
 def test_sticks_between_temperatures_have_gradients(tau):
     tau = torch.tensor(tau, dtype=DOUBLE, requires_grad=True)
@@ -236,6 +251,22 @@ def test_sticks_between_temperatures_have_gradients(tau):
         return p._log_ratio(q, (3,), generator=noise.manual_seed(1))
 
     assert torch.autograd.gradcheck(ratio, (loc, tau), check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(ratio, (loc, tau))
+
+
+def test_compiled_forward_mode_knows_a_temperature_that_meets_another():
+    log_w = torch.randn(4, dtype=DOUBLE).log_softmax(-1)
+
+    def moved(tau: Tensor) -> Tensor:
+        return StickEnd(True, tau, 1.0).sticks_of(log_w, StickEnd(True, 0.5, 1.0))
+
+    def slope(tau: Tensor) -> Tensor:
+        return torch.func.jvp(moved, (tau,), (torch.ones_like(tau),))[1]
+
+    tau = torch.tensor(0.5, dtype=DOUBLE)
+    torch.compiler.reset()
+    found = torch.compile(slope, fullgraph=True, backend="eager")(tau)
+    torch.testing.assert_close(found, torch.func.jacrev(moved)(tau))
 
 
 def test_vertex_interpolation_keeps_what_underflows():

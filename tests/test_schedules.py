@@ -230,6 +230,11 @@ def test_measurement_refuses(arguments, message):
         igr.measure_temperature(*arguments)
 
 
+def test_what_a_dtype_does_not_hold_is_not_measured():
+    with pytest.raises(ValueError, match="float16 up to 65504"):
+        igr.measure_temperature(3, "igr-i", 0.5, loc=torch.tensor([7e4, 0.0]), dtype=torch.float16)
+
+
 @pytest.mark.parametrize("relaxation", ["igr-i", "igr-sb", "gs"])
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_gradients_are_measured_wherever_it_is_asked(mode, relaxation):
@@ -355,6 +360,14 @@ def test_dtypes(dtype):
         ({"num_categories": 3, "relaxation": "igr-sb", "scale": torch.tensor([-1.0, 1.0])}, "scale must be positive"),
         ({"num_categories": 3, "scale": torch.tensor([math.nan, 1.0])}, "scale must be positive"),
         ({"num_categories": 4, "scale": torch.ones(2)}, r"do not broadcast together: loc \(3,\), scale \(2,\)"),
+        (
+            {"num_categories": 3, "relaxation": "gs", "logits": torch.tensor([[0.0, 0.0, 0.0], 3 * [-math.inf]])},
+            "leave a category possible in every row",
+        ),
+        (
+            {"num_categories": 3, "loc": torch.tensor([7e4, 0.0]), "dtype": torch.float16},
+            "float16 up to 65504, got 70000; give smaller ones or a wider dtype",
+        ),
     ],
     ids=[
         "K",
@@ -373,6 +386,8 @@ def test_dtypes(dtype):
         "sign",
         "nan-scale",
         "scales",
+        "impossible",
+        "range",
     ],
 )
 def test_suggestion_refuses(arguments, message):

@@ -65,7 +65,8 @@ class CategoricalBottleneck(nn.Module):
     Note:
         :math:`\sigma` grows no faster than the activation, so that no finite one makes it infinite, and cannot reach
         zero, where the divergence is infinite. The layer starts at the prior, nearly whatever the features are: weights
-        are a tenth of those of ``nn.Linear``, biases the parameters of the prior.
+        are a tenth of those of ``nn.Linear``, biases the parameters of the prior. That of IGR-SB is fitted when the
+        layer is made, in a second or two for ten categories, ten for a hundred and half a minute for two hundred.
 
         ``kl="continuous"`` is the divergence of the relaxations, at the temperature of the layer on both sides: the
         closed form of the Gaussians for IGR-I and IGR-SB, which does not depend on the temperature; for IGR-Planar,

@@ -50,10 +50,11 @@ def transformed() -> bool:
 def differentiated(x: object) -> bool:
     """Whether there may be a derivative with respect to x, backwards or forwards, at any level of ``torch.func``.
 
-    What a transform inside of a forward one hides counts as if there were.
+    What a transform inside of a forward one hides counts as if there were, as does all that a compiler asks about: it
+    does not say what is differentiated forwards.
     """
     if not isinstance(x, Tensor) or torch.compiler.is_compiling():
-        return isinstance(x, Tensor) and x.requires_grad
+        return isinstance(x, Tensor)
     around, forwards = interpreters(), torch.autograd.forward_ad._current_level >= 0
     if "Jvp" in around[:-1] or (forwards and around[-1:] not in ([], ["Jvp"])):
         return True

@@ -61,8 +61,6 @@ def _log_sum(terms: list[tuple[float | Tensor, Tensor]], constant: float | Tenso
     reached = minus < plus
     lack = torch.where(reached, minus - plus, -1.0)
     found = torch.where(reached, plus + torch.log(-torch.expm1(lack)), -math.inf)
-    for f, x in signed:
-        if differentiated(f):  # where a factor is zero it has no logarithm, but a derivative
-            slope = (x - found.detach()).clamp(max=80.0).exp()
-            found = found + torch.where(f == 0, f * slope, 0.0)
-    return found
+    # where a factor is zero it has no logarithm, but derivatives: those of log(e^found + f e^x)
+    zeros = [torch.where(f == 0, f * (x - found).clamp(max=80.0).exp(), 0.0) for f, x in signed if differentiated(f)]
+    return found + torch.stack(torch.broadcast_tensors(*zeros)).sum(0).log1p() if zeros else found

@@ -89,7 +89,7 @@ def suggest_temperature(
     def measure(tau: float) -> Suggestion:
         return _measure(draw, tau, seed)
 
-    if measure(LOWEST).distance > distance:
+    if not measure(LOWEST).distance <= distance:  # NaN too
         raise ValueError(f"no temperature above {LOWEST:g} has a distance of at most {distance:g}; are there ties?")
     found = measure(_bisect(lambda tau: measure(tau).distance <= distance, LOWEST, HIGHEST)[0])
     if found.vanishing <= vanishing:
@@ -168,6 +168,8 @@ def _parameters(
         equal = torch.zeros(K, dtype=torch.float64, device="cpu")
         log_alpha = _of_size(K, "logits", equal if logits is None else logits)
         check_finite("logits", log_alpha.clamp(min=torch.finfo(log_alpha.dtype).min))  # of what is impossible, -inf
+        if bool((log_alpha == -math.inf).all(-1).any()):
+            raise ValueError("logits must leave a category possible in every row, got one of -inf alone")
         return (log_alpha,)
     if relaxation not in ("igr-i", "igr-sb"):
         why = "; a planar flow is yours to choose, and samples depend on it" if relaxation == "igr-planar" else ""
@@ -189,7 +191,15 @@ def _parameters(
 def _in_dtype(parameters: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise TypeError(f"dtype must be a floating-point one of torch's, such as torch.float16, got {dtype!r}")
-    return [p.to(dtype) for p in parameters]
+    found = [p.to(dtype) for p in parameters]
+    for given, cast in zip(parameters, found, strict=True):
+        if bool((cast.isinf() & ~given.isinf()).any()):
+            largest = given.abs().masked_fill(given.isinf(), 0.0).amax().item()
+            raise ValueError(
+                f"parameters must be within the range of dtype, {str(dtype).removeprefix('torch.')} up to "
+                f"{torch.finfo(dtype).max:g}, got {largest:g}; give smaller ones or a wider dtype"
+            )
+    return found
 
 
 def _of_size(size: int, name: str, value: Tensor) -> Tensor:

@@ -97,6 +97,10 @@ def conditional_path(loc: Tensor, scale: Tensor | float, y: Tensor, *, num_nodes
         either side of :math:`m`, and is as accurate for a :math:`P` within 1e-10 of zero or one. On the CPU the number
         of nodes follows the range of the scales. Memory does not grow with it.
 
+        In float32 nothing is left of the difference of two coordinates that meet at :math:`m` from 1e8 scales away:
+        gradients may be infinite there, and samples not finite from 1e14 on. Float64 has them. Forward mode inside of
+        ``torch.compile`` is refused.
+
     Arguments:
         loc: :math:`\mu`, shape ``(*, K-1)``.
         scale: :math:`\sigma > 0`, a number or broadcastable with ``loc``.
@@ -126,6 +130,7 @@ def conditional_path(loc: Tensor, scale: Tensor | float, y: Tensor, *, num_nodes
         raise ValueError(f"y must have the {mu.shape[-1]} coordinates of loc, got shape {tuple(y.shape)}")
     if num_nodes is not None:
         check_count("num_nodes", num_nodes)
+    _check_mode()
     dtype = torch.promote_types(widen(mu).dtype, widen(y).dtype)
     mu, sigma, value = (expand(x.to(dtype), shape).reshape(-1, shape[-1]) for x in (mu, sigma, y.detach()))
     follow = (_PathForwards if transformed() else _Path).apply
@@ -205,12 +210,21 @@ def conditional_path_gumbel(logits: Tensor, x: Tensor) -> Tensor:
     for name, value in (("logits", logits), ("x", x)):
         if value.device.type == "cpu":
             check_finite(name, value)
+    _check_mode()
     shape = broadcast(logits=logits, x=x)
     dtype = torch.promote_types(log_alpha.dtype, widen(x).dtype)
     log_alpha, value = (expand(v.to(dtype), shape) for v in (log_alpha, x.detach()))
     follow = (_GumbelPathForwards if transformed() else _GumbelPath).apply
     path: Tensor = follow(log_alpha, value)  # type: ignore[no-untyped-call]
     return path.to(x.dtype)
+
+
+def _check_mode() -> None:
+    if torch.compiler.is_compiling() and torch.autograd.forward_ad._current_level >= 0:
+        raise NotImplementedError(
+            "forward mode through samples given their category inside of torch.compile, which would take the "
+            "derivative for zero; differentiate backwards there (torch.func.grad, jacrev), or leave it uncompiled"
+        )
 
 
 def _check_values(mu: Tensor, sigma: Tensor) -> None:

@@ -67,6 +67,28 @@ def test_blocks_may_be_compiled():
     close(z, switched(loc)[0])
 
 
+def test_compiled_blocks_leave_those_of_other_threads_alone():
+    """While a compiled program runs, another thread enters a block, and leaves it after the program has ended."""
+    other = kernels.disabled()
+
+    def backend(graph, _):
+        def run(*tensors):
+            other.__enter__()
+            return graph(*tensors)
+
+        return run
+
+    def inside(x):
+        with kernels.disabled():
+            return x + 1
+
+    torch.compiler.reset()
+    torch.compile(inside, fullgraph=True, backend=backend)(torch.zeros(3))
+    assert not kernels.enabled()
+    other.__exit__(None, None, None)
+    assert kernels.enabled()
+
+
 def test_temperatures_are_trained_without_kernels():
     tau = torch.tensor(0.5, requires_grad=True)
     loc = torch.randn(5, 4)

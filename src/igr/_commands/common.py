@@ -47,7 +47,11 @@ PLAIN = {
     "μ": "mu",
     "σ": "sigma",
     "ρ": "rho",
+    "α": "alpha",
+    "δ": "delta",
     "Δ": "Delta",
+    "µ": "u",  # micro, not the letter mu
+    "²": "^2",
 }
 PIPED, WIDEST, WORD = 120, 10_000, 12  # columns of text that no terminal shows, more than a table has, and of a word
 

@@ -66,7 +66,7 @@ def add(app: "typer.Typer") -> None:
                 raise typer.BadParameter(str(error), param_hint="PATTERN") from error
             folders = records or [usual_records()]
             rows = list(_rows(specs, _read(folders)))
-            if sys.stdout.isatty():
+            if sys.stdout is not None and sys.stdout.isatty():
                 _print(rows)
             else:
                 print("\n".join("\t".join(row.cells()) for row in rows))

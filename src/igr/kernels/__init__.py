@@ -33,7 +33,8 @@ INSTALLED = torch.version.cuda is not None and importlib.util.find_spec("triton"
 MOST_COLUMNS = 512
 """The largest K - 1 for which kernels that hold a row in one program are used."""
 
-_enabled = True  # as was asked for, and nothing is disabled at the moment
+_enabled = True  # as was asked for, and no block of disabled() is open
+_traced = False  # a compiler is reading such a block
 _wanted = True
 _pauses = 0
 _lock = Lock()
@@ -43,11 +44,11 @@ _capable: dict[int, bool] = {}
 
 def enabled() -> bool:
     """Whether kernels are used where they can be."""
-    return _enabled
+    return _enabled and not _traced
 
 
 def set_enabled(mode: bool) -> None:
-    """Switches the kernels on or off, for the whole process."""
+    """Switches the kernels on or off, for the whole process; where blocks of :func:`disabled` are open, for later."""
     _switch(bool(mode), 0)
 
 
@@ -80,6 +81,14 @@ def disabled() -> Iterator[None]:
         ...     enabled()
         False
     """
+    global _traced
+    if torch.compiler.is_compiling():  # a compiled program writes back what was there, and so changes nothing
+        before, _traced = _traced, True
+        try:
+            yield
+        finally:
+            _traced = before
+        return
     _switch(None, 1)
     try:
         yield
@@ -89,7 +98,7 @@ def disabled() -> Iterator[None]:
 
 def usable(*tensors: Tensor) -> bool:
     """Whether a kernel may be used on these tensors, here and now."""
-    if not _enabled or not all(t.device.type == "cuda" and t.dtype in DTYPES for t in tensors):
+    if not enabled() or not all(t.device.type == "cuda" and t.dtype in DTYPES for t in tensors):
         return False
     if not INSTALLED or not all(t.device == tensors[0].device and _modern(t.device.index) for t in tensors):
         return False
