@@ -152,20 +152,26 @@ def test_four_samples(value, tables):
         assert row == {column: value(id, column) for column in row}
 
 
-def test_temperatures_between_those_of_the_grid(tables):
-    """The paper's two numbers of linear IGR-I, and ours under protocol published."""
+def test_settings_of_the_published_script(tables):
+    """The paper's two numbers of linear models, and ours under protocol published, in groups of a method."""
     cells = {cell.spec: cell for cell in collect([ROOT / "results" / "ours"]).cells if cell.protocol == "published"}
     (rows,) = (rows for rows in tables["Protocol published"] if "train ELBO" in rows[0])
-    ids = ("table1/mnist/linear/igr-i", "beyond/mnist/linear/igr-i+tau", "beyond/mnist/linear/igr-i+script")
     numbers = [("test", "log_likelihood_published_1000"), ("train", ELBO)]
-    paper, *ours = ([row["published formula"], row["train ELBO"]] for row in rows)
-    published = (SPECS[id].paper.value for id in ("table1/mnist/linear/igr-i", "train-elbo/mnist/igr-i"))
-    assert paper == [f"{each:.2f}".replace("-", "−") for each in published]
-    for id, row, given in zip(ids, rows[1:], ours, strict=True):
-        chosen = cells[id].chosen(BOUND)
-        assert row[""].startswith(f"τ = {chosen.tau:g}")
-        found = [cells[id].summary(chosen, *each).mean for each in numbers]
-        assert given == [f"{each:.2f}".replace("-", "−") for each in found]
+    found = []
+    for method, label, criterion, settings in (
+        ("igr-i", "IGR-I", BOUND, ("tau", "script")),
+        ("gs", "GS", ELBO, ("script",)),
+    ):
+        paper = [SPECS[f"{table}/{method}"].paper.value for table in ("table1/mnist/linear", "train-elbo/mnist")]
+        found.append((f"{label}, the paper", paper))
+        for id in (f"table1/mnist/linear/{method}", *(f"beyond/mnist/linear/{method}+{each}" for each in settings)):
+            chosen = cells[id].chosen(criterion)
+            means = [cells[id].summary(chosen, *each).mean for each in numbers]
+            rate = ", rate 1e-4" if cells[id].settings["learning_rate"] == 1e-4 else ""
+            grid = ", in the paper's grid" if id.startswith("table1") else ""
+            found.append((f"{label}, τ = {chosen.tau:g}{rate}{grid}", means))
+    told = [(row[""], [row["published formula"], row["train ELBO"]]) for row in rows]
+    assert told == [(name, [f"{each:.2f}".replace("-", "−") for each in means]) for name, means in found]
 
 
 def test_beside_the_prototype(value, tables):
