@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from igr.paper.report.words import KINDS
 from igr.paper.specs import SPECS, Derived
 from igr.paper.vae import RELAXATIONS
 
-__all__ = ["OPEN", "discrepancies"]
+__all__ = ["KL_EXCESS", "OPEN", "discrepancies"]
 
 OPEN = "open"
 UNSAID = "the paper chooses τ by the loss of the discrete model, and does not say which τ that was"
@@ -184,7 +184,7 @@ def _spread(ours: Summary) -> str:
 
 def _reason(line: Line, kind: str, ratio: float, found: Mapping[Place, Line]) -> str:
     """Why, as far as it is known: the other selection, a nearer row, or a reason of the list; if none, it is open."""
-    other, explained = _other_selection(line, kind, ratio)
+    other, explained = _other_selection(line, kind)
     if explained:
         return f"selection: {other}; {UNSAID}"
     if (bridge := _nearest(line, kind, found)) is not None:
@@ -226,12 +226,12 @@ def _bridge(line: Line, there: Line, kind: str, words: str) -> _Bridge:
     assert ours is not None
     assert line.paper is not None
     raw, left, ratio = ours.mean - line.paper.value, _left(line, there, kind), _deviations(line.paper, ours, excess)
-    apart = [f"{NUMBERS[kind]} of the same models is off by {off}" for kind, off in _further(line, there, _excess)]
+    apart = [f"{NUMBERS[kind]} of the same models is off by {off}" for kind, off in _further(line, there)]
     within = abs(_deviations(line.paper, ours)) <= NOISE
     said = f"{words} it has {_spread(ours)} at τ = {tau(there).text}, "
     said += "within noise" if within else f"off by {number(raw, sign=True)}"
     if excess:
-        said += f"; less the {excess:g} nats by which the published KL is too large it is "
+        said += f"; {_less(excess)} it is "
         said += "within noise" if abs(ratio) <= NOISE else f"off by {number(left, sign=True)}"
     if abs(ratio) <= NOISE and apart:
         said += f", but {' and '.join(apart)}"
@@ -253,9 +253,8 @@ def _excess(line: Line, kind: str) -> float:
     return KL_EXCESS[line.cell.settings["architecture"]]
 
 
-def _nothing(line: Line, kind: str) -> float:
-    """What is counted otherwise, where numbers are compared as they are."""
-    return 0.0
+def _less(excess: float) -> str:
+    return f"less the {excess:g} nats by which the published KL is too large"
 
 
 def _listed(line: Line, ratio: float) -> str | None:
@@ -269,22 +268,24 @@ def _listed(line: Line, ratio: float) -> str | None:
     return next(fitting, None)
 
 
-def _other_selection(line: Line, kind: str, ratio: float) -> tuple[str, bool]:
+def _other_selection(line: Line, kind: str) -> tuple[str, bool]:
     """What it is with the τ of the other criterion, and whether that explains all numbers of the same models."""
     for each in lines(line.cell, line.spec) if line.cell is not None else ():
         ours = _ours(each, kind)
         if each.criterion == line.criterion or line.paper is None or ours is None:
             continue
-        there, off = _deviations(line.paper, ours), number(ours.mean - line.paper.value, sign=True)
+        excess, left = _excess(each, kind), _left(line, each, kind)
         words = f"with the τ that the {criterion_of(each).text} chooses, {tau(each).text},"
-        if abs(there) > NOISE:
-            return f"{words} it is off to the other side, by {off}" if there * ratio < 0 else "", False
-        apart = [f"{NUMBERS[kind]} of the same models is off by {off}" for kind, off in _further(line, each, _nothing)]
+        words += f" {_less(excess)}" if excess else ""
+        if abs(_deviations(line.paper, ours, excess)) > NOISE:
+            across = left * _left(line, line, kind) < 0
+            return f"{words} it is off to the other side, by {number(left, sign=True)}" if across else "", False
+        apart = [f"{NUMBERS[kind]} of the same models is off by {off}" for kind, off in _further(line, each)]
         return f"{words} it is within noise" + (f", but {' and '.join(apart)}" if apart else ""), not apart
     return "", False
 
 
-def _further(line: Line, there: Line, excess: Callable[[Line, str], float]) -> Iterator[tuple[str, str]]:
+def _further(line: Line, there: Line) -> Iterator[tuple[str, str]]:
     """The paper's other numbers of the models of a row, by their kinds, if another row differs by more than noise."""
     sources = line.cell.spec if line.cell is not None else ""
     derived = (spec.id for spec in SPECS.values() if isinstance(spec, Derived) and spec.sources == (sources,))
@@ -292,6 +293,6 @@ def _further(line: Line, there: Line, excess: Callable[[Line, str], float]) -> I
         kind, each = id.partition("/")[0], replace(there, spec=id)
         if id == line.spec or each.paper is None or each.incomparable is not None:
             continue
-        ours, counted = _ours(each, kind), excess(each, kind)
-        if ours is not None and abs(_deviations(each.paper, ours, counted)) > NOISE:
-            yield kind, number(ours.mean - counted - each.paper.value, sign=True)
+        ours, excess = _ours(each, kind), _excess(each, kind)
+        if ours is not None and abs(_deviations(each.paper, ours, excess)) > NOISE:
+            yield kind, number(ours.mean - excess - each.paper.value, sign=True)
