@@ -228,6 +228,21 @@ def test_frequency_table_in_other_precisions():
         assert (counts.round().sum(-1) == 3000).all()
 
 
+def test_frequency_table_of_level_scores_is_that_of_one_hot_vectors():
+    loc = torch.tensor([[1.0, 1.0, -2.0], [-1.0, 3.0, 3.0], [-1.0, -1.0, -1.0], [0.5, 0.5, 0.5]])
+    q = InvertibleGaussian(loc, 1e-12, 0.5)  # whose noise is less than half a digit of these locations
+    draws = q.hard_rsample((7,))
+    assert torch.equal(draws.argmax(-1), torch.tensor([0, 1, 3, 0]).expand(7, 4))
+    table = evaluate.frequency_table(q, 7, 0.2)
+    torch.testing.assert_close(table.exp(), 0.8 * draws.mean(0) + 0.05, rtol=0, atol=1e-6)
+
+
+def test_frequency_table_is_unknown_where_scores_are():
+    loc = torch.tensor([[1.0, math.nan], [math.nan, -1.0], [1.0, -1.0]])
+    table = evaluate.frequency_table(InvertibleGaussian(loc, 1.0, 0.5, validate_args=False), 50)
+    assert table.isnan().all(-1).tolist() == [True, True, False]
+
+
 @pytest.mark.parametrize("mix", [1e-3, 0.3])
 def test_bounds_hold_for_a_bad_table(vae, mix: float):
     q = InvertibleGaussian(torch.randn(2, 3, 3, 3, dtype=DOUBLE), 1.0, 0.5, flow=StickBreaking())

@@ -101,12 +101,26 @@ def _counts(q: Relaxation, num_samples: int, generator: torch.Generator | None) 
     """How many draws have each category, ``(*, K)``; none where scores are NaN, which h(y) has no word for."""
     counts = torch.zeros(q.batch_shape + q.event_shape, dtype=torch.int64, device=q._like.device)
     unknown = torch.zeros_like(counts[..., :1], dtype=torch.bool)
-    size = at_once(counts, 2**20)
+    size = at_once(counts, 2**19)
     for start in range(0, num_samples, size):  # the relaxed samples, of which h(y) does not ask, are not computed
         scores = q._scores((min(size, num_samples - start),), generator)
-        counts += q._harden(scores).sum(0, dtype=torch.float32).long()  # exact: whole numbers below 2^24
-        unknown |= scores.isnan().any(-1, keepdim=True).any(0)
+        best = scores.amax(-1, keepdim=True)
+        counts += _wins(q, scores, best)
+        unknown |= best.isnan().any(0)
     return counts.masked_fill(unknown, 0)
+
+
+def _wins(q: Relaxation, scores: Tensor, best: Tensor) -> Tensor:
+    """How many of S rows of scores, ``(S, *, K-1)``, have each category, ``(*, K)``.
+
+    For h(y) by comparisons with the best score alone, in a third of the time that one-hot vectors take on a CPU; but
+    where scores are level, which one has the row is for these to say.
+    """
+    if isinstance(q, InvertibleReparameterization) and type(q) in KNOWN and type(q.maps[-1]) is SoftmaxPlusPlus:
+        wins, decided = (scores >= best.clamp(min=0.0)).sum(0), (best >= 0).sum(0)
+        if torch.equal(wins.sum(-1, keepdim=True), decided):
+            return torch.cat([wins, len(scores) - decided], -1)
+    return q._harden(scores).sum(0, dtype=torch.float32).long()  # exact: whole numbers below 2^24
 
 
 def _counts_by_kernel(q: Relaxation, num_samples: int, generator: torch.Generator | None) -> Tensor | None:
