@@ -23,6 +23,7 @@ LAYERS = (
         "_bases",
         "_maps",
         "_kl_forms",
+        "_others",
         "_stick_ends",
         "_relaxation",
         "_gumbel",

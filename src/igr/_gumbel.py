@@ -27,6 +27,7 @@ from igr._checks import (
     widen,
 )
 from igr._draws import fused_sample, fusible, gumbel_noise
+from igr._others import log_prob_on_interval
 from igr._relaxation import Relaxation, Shape
 from igr._scalars import show
 from igr._simplex import one_hot_argmax
@@ -266,17 +267,19 @@ class BinaryConcrete(_LogitRelaxation):
 
     def _log_prob_at(self, eps: Tensor, x: Tensor) -> Tensor:
         """The log-density at sigmoid(x), x being the log-odds that the noise makes."""
-        return log(self._tau) + _logistic_log_prob(eps) - _logistic_log_prob(x)
+        return log(self._tau) + _terms.logistic_log_prob(eps) - _terms.logistic_log_prob(x)
 
     def _log_ratio(
         self, other: Distribution, sample_shape: Shape = (), *, generator: torch.Generator | None = None
     ) -> Tensor:
         """log self(z) - log other(z) at samples z of ``self``, which travel as log-odds."""
-        if not isinstance(other, BinaryConcrete):
+        if isinstance(other, Relaxation) and not isinstance(other, BinaryConcrete):
             return super()._log_ratio(other, sample_shape, generator=generator)
         log_alpha, eps = self._draw(sample_shape, generator)
         x = (log_alpha + eps) / self._tau
-        return self._log_prob_at(eps, x) - other._log_prob_from_logit(x)
+        if isinstance(other, BinaryConcrete):
+            return self._log_prob_at(eps, x) - other._log_prob_from_logit(x)
+        return self._log_prob_at(eps, x) - log_prob_on_interval(other, F.logsigmoid(x), F.logsigmoid(-x))
 
     def recovered(  # type: ignore[override] # zero and one have no vertices
         self, num_samples: int | None = None, *, generator: torch.Generator | None = None
@@ -288,7 +291,3 @@ class BinaryConcrete(_LogitRelaxation):
     def mode(self) -> Tensor:
         """The likelier of zero and one."""
         return self._harden(self.logits)
-
-
-def _logistic_log_prob(x: Tensor) -> Tensor:
-    return F.logsigmoid(x) + F.logsigmoid(-x)

@@ -21,6 +21,7 @@ from torch.distributions import (
 
 from igr import _kl_forms, functional
 from igr._checks import broadcast, check_count, check_tensor, describe, validation, values_checkable, widen
+from igr._others import log_prob_on_simplex
 from igr._simplex import one_hot_argmax
 from igr.transforms import simplex
 
@@ -323,7 +324,7 @@ class Relaxation(Distribution, ABC):
         log_z, log_p = self.log_rsample_and_log_prob(sample_shape, generator=generator)
         if isinstance(other, Relaxation):
             return log_p - other.log_prob_from_log(log_z)
-        return log_p - other.log_prob(log_z.exp())
+        return log_p - log_prob_on_simplex(other, log_z)
 
     @property
     def _pushforward(self) -> tuple[Distribution, Sequence[Transform]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from igr._checks import log
@@ -37,6 +38,11 @@ def gumbel_normaliser(K: int, tau: float | Tensor) -> float | Tensor:
 def gumbel_energy(x: Tensor) -> Tensor:
     r""":math:`K \log \sum_k e^{x_k} - \sum_k x_k`."""
     return x.shape[-1] * x.logsumexp(-1) - x.sum(-1)
+
+
+def logistic_log_prob(x: Tensor) -> Tensor:
+    """Log-density of the standard logistic distribution."""
+    return F.logsigmoid(x) + F.logsigmoid(-x)
 
 
 def categorical_kl(log_p: Tensor, log_q: Tensor) -> Tensor:

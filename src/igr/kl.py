@@ -25,8 +25,9 @@ def monte_carlo_kl(
 
     Note:
         Samples travel as logarithms, so that neither density sees an underflow, and where both distributions end in the
-        same maps, from before these. If a sample falls where q has density zero, the divergence is infinite, and the
-        estimate says so with a standard error of zero.
+        same maps, from before these. A q that is not of this library, and no Dirichlet, Beta or relaxed categorical of
+        torch, knows points alone: there, samples that have rounded to the boundary are an error. If a sample falls
+        where q has density zero, the divergence is infinite, and the estimate says so with a standard error of zero.
 
     References:
         Equation 9.
@@ -42,7 +43,8 @@ def monte_carlo_kl(
 
     Raises:
         NotImplementedError: a discrete q, which has no density.
-        ValueError: event shapes that differ, or batch shapes that do not broadcast.
+        ValueError: event shapes that differ, or batch shapes that do not broadcast; samples that have rounded to the
+            boundary, where q knows points alone.
 
     Example:
         >>> from igr import GumbelSoftmax, monte_carlo_kl

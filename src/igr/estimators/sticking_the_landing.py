@@ -11,6 +11,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 
 from igr import _bases
 from igr._checks import broadcast, describe
+from igr._others import log_prob_on_interval, log_prob_on_simplex
 from igr.distributions import BinaryConcrete, InvertibleReparameterization, Relaxation
 from igr.estimators._core import Estimate, Function, Latent, as_relaxation, check_num_samples, estimate
 from igr.transforms import call_and_ladj
@@ -37,8 +38,8 @@ def sticking_the_landing(
         variance vanishes as q approaches the optimum, :math:`q(z) \propto e^{-f(z)} p(z)`. Of maps after a base only
         the base has its parameters held constant: those of flows, and temperatures, keep the whole derivative, which is
         unbiased as well. Densities are computed from the noise and from logarithms, never from the rounded z; where q
-        and the prior end in the same maps, from before these. A prior that is not of this library is given z itself,
-        and has to bear values that round to zero.
+        and the prior end in the same maps, from before these. A prior that is not of this library, and no Dirichlet,
+        Beta or relaxed categorical of torch, is asked at z itself, which must not have rounded to the boundary.
 
     References:
         Roeder et al. (2017), "Sticking the landing: simple, lower-variance gradient estimators for variational
@@ -57,7 +58,8 @@ def sticking_the_landing(
 
     Raises:
         TypeError: a discrete q or prior.
-        ValueError: a prior whose shapes do not fit, or an f whose values have another shape.
+        ValueError: a prior whose shapes do not fit, or which is asked at z itself where that has rounded to the
+            boundary; an f whose values have another shape.
 
     Example:
         >>> from igr import InvertibleGaussian
@@ -149,5 +151,4 @@ def _at_constant_parameters(log_density: Callable[[Tensor], Tensor], x: Tensor) 
 def _log_prior(prior: Distribution, log_z: Tensor) -> Tensor:
     if isinstance(prior, Relaxation):
         return prior.log_prob_from_log(log_z)
-    log_p: Tensor = prior.log_prob(log_z.exp() if prior.event_shape else log_z[..., 0].exp())
-    return log_p
+    return log_prob_on_simplex(prior, log_z) if prior.event_shape else log_prob_on_interval(prior, *log_z.unbind(-1))
