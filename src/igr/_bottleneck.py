@@ -65,17 +65,19 @@ class CategoricalBottleneck(nn.Module):
     Note:
         :math:`\sigma` grows no faster than the activation, so that no finite one makes it infinite, and cannot reach
         zero, where the divergence is infinite. The layer starts at the prior, nearly whatever the features are: weights
-        are a tenth of those of ``nn.Linear``, biases the parameters of the prior. That of IGR-SB is fitted when the
-        layer is made, in a second or two for ten categories, ten for a hundred and half a minute for two hundred.
+        are a tenth of those of ``nn.Linear``, biases the parameters of the prior. A uniform prior of IGR-SB is fitted
+        when the first layer of that K is made, in a second or two for ten categories, ten for a hundred and half a
+        minute for two hundred.
 
         ``kl="continuous"`` is the divergence of the relaxations, at the temperature of the layer on both sides: the
         closed form of the Gaussians for IGR-I and IGR-SB, which does not depend on the temperature; for IGR-Planar,
-        against a prior without flow, and for the Gumbel-Softmax, :math:`\log q(z) - \log p(z)` at the sample that is
-        drawn, an unbiased estimate that may be negative. ``kl="discrete"`` is that of the categoricals behind, exact,
-        which makes a bound with hard samples, and bounds nothing where relaxed ones are used; IGR-Planar does not have
-        it. The default is ``"discrete"`` for the Gumbel-Softmax, as in Jang et al. (2017), and for estimators by
-        probabilities, and ``"continuous"`` for others of IGR. In evaluation z is discrete and the divergence still the
-        one that the layer was made with: for a bound of the discrete model, make it with ``kl="discrete"``, or add up
+        against a prior without flow, and for the Gumbel-Softmax, :math:`\log q(z) - \log p(z)` at a relaxed sample, the
+        one that is returned if that is relaxed or its vertex: an unbiased estimate that may be negative.
+        ``kl="discrete"`` is that of the categoricals behind, exact, which makes a bound with hard samples, and bounds
+        nothing where relaxed ones are used; IGR-Planar does not have it. The default is ``"discrete"`` for the
+        Gumbel-Softmax, as in Jang et al. (2017), and for estimators by probabilities, and ``"continuous"`` for others
+        of IGR. In evaluation z is discrete and the divergence still the one that the layer was made with: for a bound
+        of the discrete model, make it with ``kl="discrete"``, or add up
         ``igr.categorical_kl(layer.distribution(h), layer.prior()).sum(-1)``.
 
         Probabilities of IGR-SB, for ``eval_mode="argmax"`` and ``"mean"``, the discrete divergence and estimators by
@@ -87,9 +89,6 @@ class CategoricalBottleneck(nn.Module):
         Gaussians of the allowed categories, and their differences where the last category is forbidden. IGR-SB and
         IGR-Planar take no masks, since there every coordinate moves all categories, nor does the continuous divergence
         of the Gumbel-Softmax.
-
-        A uniform prior of IGR-SB is fitted when the first layer of that K is made: a second for ten categories, ten
-        for a hundred.
 
     References:
         Sections 3 and 4; Jang et al. (2017) and Maddison et al. (2017) for the Gumbel-Softmax.

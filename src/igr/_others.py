@@ -1,10 +1,12 @@
-"""Log-densities of distributions that are not this library's, at points that are known by their logarithms."""
+"""What is asked of distributions that are not this library's, in logarithms, which do not round to the boundary."""
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
-from torch.distributions import Beta, Dirichlet, Distribution
+from torch.distributions import Bernoulli, Beta, Categorical, Dirichlet, Distribution, OneHotCategorical
 from torch.distributions.relaxed_bernoulli import RelaxedBernoulli
 from torch.distributions.relaxed_categorical import RelaxedOneHotCategorical
 
@@ -50,6 +52,23 @@ def log_prob_on_interval(d: Distribution, log_x: Tensor, log1m_x: Tensor) -> Ten
     _refuse_rounded(d, (x < torch.finfo(x.dtype).tiny) | (x == 1))
     log_p: Tensor = d.log_prob(x)
     return log_p
+
+
+def logits_of(d: Categorical | OneHotCategorical | Bernoulli) -> Tensor:
+    """The logits, of at least float32, normalised or log-odds: infinite where probabilities that d was made of are
+    zero or one, which torch moves inwards by the rounding of their dtype."""
+    inner = d._categorical if isinstance(d, OneHotCategorical) else d
+    probs = inner.__dict__.get("probs")
+    if probs is None or inner._param is not probs:
+        return widen(inner.logits)
+    p = widen(probs)
+    return _log(p) - _log(1 - p) if isinstance(d, Bernoulli) else _log(p)
+
+
+def _log(p: Tensor) -> Tensor:
+    """The logarithm, with a gradient of zero at zero."""
+    positive = p > 0
+    return torch.where(positive, torch.where(positive, p, 1.0).log(), -math.inf)
 
 
 def _refuse_rounded(d: Distribution, rounded: Tensor) -> None:

@@ -12,6 +12,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution, OneHotCate
 
 from igr import _terms
 from igr._checks import broadcast, check_count, check_parameter, describe, widen
+from igr._others import logits_of
 from igr.countable import KL_ADVICE, CountableStickBreaking
 from igr.distributions import MonteCarlo, Relaxation
 
@@ -101,10 +102,8 @@ def _log_probs(name: str, value: Distribution | Tensor) -> Tensor:
     if hasattr(value, "recovered"):
         value = value.recovered()
     if isinstance(value, Bernoulli):
-        logits = widen(value.logits)
+        logits = logits_of(value)
         return F.logsigmoid(torch.stack([-logits, logits], -1))
-    if isinstance(value, OneHotCategorical):
-        value = value._categorical
-    if not isinstance(value, Categorical):
+    if not isinstance(value, (Categorical, OneHotCategorical)):
         raise TypeError(f"{name} must have recovered(), be a categorical or a tensor of logits, got {describe(value)}")
-    return widen(value.logits)
+    return logits_of(value)

@@ -185,6 +185,18 @@ def test_f_may_count(name):
         torch.testing.assert_close(integer.double(), real, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [(name, family) for name, family in PAIRS if not CASES[name].relaxed and family in ("gs", "igr", "bernoulli")],
+)
+def test_f_may_write_into_its_samples(name, family):
+    case, s = CASES[name], setting(family, "network", (5,), 3, 2 if name == "disarm" else 3)
+    writing = replace(s, problem=replace(s.problem, f=lambda D, w: s.problem.f(-D.neg_(), w)))
+    reading, writing = gradients(case, s), gradients(case, writing)
+    for leaf in s.leaves:
+        torch.testing.assert_close(writing[leaf], reading[leaf])
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("name", "family"), [pair for pair in PAIRS if pair[1] in ("gs", "igr", "bernoulli")])
 def test_finite_for_extreme_parameters(name, family, dtype):

@@ -8,7 +8,7 @@ from estimator_cases import CASES, PAIRS, generator
 from exact import FAMILIES, TAU, setting
 from torch.distributions import Bernoulli, Independent, Normal, RelaxedOneHotCategorical
 
-from igr import estimators
+from igr import GumbelSoftmax, estimators
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -113,3 +113,27 @@ def test_baseline_must_fit_the_examples(baseline):
     s = setting("gs", "network", (5,), 3)
     with pytest.raises(ValueError, match="baseline"):
         estimators.score_function(s.q, s.f, baseline=baseline)
+
+
+@pytest.mark.parametrize("name", ["rebar", "relax"])
+def test_gradients_on_the_way_need_eager_mode(name):
+    call, logits = getattr(estimators, name), torch.randn(5, 3, 4)
+
+    def loss(logits: torch.Tensor) -> torch.Tensor:
+        q = GumbelSoftmax(0.5, logits, validate_args=False)
+        return call(q, lambda z: z.square().sum((-2, -1))).surrogate.sum()
+
+    for inside in (torch.func.grad(loss), torch.vmap(loss), torch.compile(loss, backend="eager")):
+        with pytest.raises(NotImplementedError, match="eager mode, from a compiled function"):
+            inside(logits.expand(2, 5, 3, 4))
+
+
+def test_a_compiled_function_may_call_them_eagerly():
+    logits, eagerly = torch.randn(5, 3, 4, requires_grad=True), torch.compiler.disable(estimators.relax)
+
+    def loss(logits: torch.Tensor) -> torch.Tensor:
+        q = GumbelSoftmax(0.5, 2 * logits, validate_args=False)
+        return eagerly(q, lambda z: z.square().sum((-2, -1)), generator=generator()).surrogate.sum()
+
+    losses = loss, torch.compile(loss, backend="eager")
+    torch.testing.assert_close(*[torch.autograd.grad(each(logits), logits)[0] for each in losses], rtol=0, atol=0)

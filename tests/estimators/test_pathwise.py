@@ -132,6 +132,19 @@ def test_forward_mode_has_the_derivatives_of_reverse_mode(name):
     assert found.abs() > 1e-3
 
 
+def test_redrawn_noise_is_a_constant_in_forward_mode():
+    loc, direction = (torch.randn(5, N, K - 1, dtype=DOUBLE) for _ in range(2))
+
+    def surrogate(loc: Tensor) -> Tensor:
+        q = InvertibleGaussian(loc, 0.8, 0.5, validate_args=False)
+        f = lambda z: z.cumsum(-1).square().sum((-2, -1)).sin()  # noqa: E731
+        return igr_rao(q, f, num_redraws=3, generator=seeded()).surrogate.sum()
+
+    expected = (torch.func.grad(surrogate)(loc) * direction).sum()
+    torch.testing.assert_close(torch.func.jvp(surrogate, (loc,), (direction,))[1], expected)
+    assert expected.abs() > 1e-3
+
+
 def test_the_gap_is_a_constant_in_forward_mode():
     q, f = Categorical(logits=torch.randn(5, N, K, dtype=DOUBLE)), lambda z: z.cumsum(-1).square().sum((-2, -1)).sin()
     gap = torch.tensor(0.8, dtype=DOUBLE)

@@ -13,7 +13,7 @@ from igr._checks import widen
 from igr.conditional import sample_conditional, sample_conditional_gumbel
 from igr.distributions import GumbelSoftmax, Relaxation, gaussian_of
 from igr.estimators._core import Estimate, Function, Latent, check_num_samples, estimate
-from igr.estimators._graph import leaves, only_to
+from igr.estimators._graph import can_be_walked, leaves, only_to
 
 
 def control_variate_estimate(
@@ -29,6 +29,11 @@ def control_variate_estimate(
 
     where :math:`J g` is how far the scores move along g, and everything but c is held fixed.
     """
+    if not can_be_walked():
+        raise NotImplementedError(
+            "rebar and relax take gradients on the way, of graphs that torch.compile and torch.func do not show: call "
+            "them in eager mode, from a compiled function as torch.compiler.disable(igr.estimators.relax)(...)"
+        )
     theta, S = _parameters(latent.relaxation), check_num_samples(num_samples)
     rows = [t.detach().expand(S, *t.shape).requires_grad_() for t in theta]
     own = _at(latent.relaxation, rows)

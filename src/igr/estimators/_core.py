@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
 from igr._checks import broadcast, check_count, check_row_scalar, describe, widen
+from igr._others import logits_of
 from igr.distributions import BinaryConcrete, GumbelSoftmax, Relaxation
 from igr.estimators._graph import can_be_walked, depends
 
@@ -150,13 +151,19 @@ def as_relaxation(q: Distribution, temperature: float | Tensor | None) -> Relaxa
         return GumbelSoftmax(rows, _two_categories(q.logits), validate_args=False)
     tau = 1.0 if temperature is None else temperature
     if isinstance(q, Bernoulli):
-        return GumbelSoftmax(tau, _two_categories(_finite(q.logits)), validate_args=False)
+        return GumbelSoftmax(tau, _two_categories(_finite_logits(q)), validate_args=False)
     if isinstance(q, (Categorical, OneHotCategorical)):
-        return GumbelSoftmax(tau, _finite(q.logits), validate_args=False)
+        return GumbelSoftmax(tau, _finite_logits(q), validate_args=False)
     raise TypeError(
         f"q must be a relaxation of this library, or a Categorical, OneHotCategorical or Bernoulli of torch, "
         f"got {describe(q)}; for torch's relaxed distributions use igr.GumbelSoftmax and igr.BinaryConcrete"
     )
+
+
+def _finite_logits(q: Categorical | OneHotCategorical | Bernoulli) -> Tensor:
+    """In the dtype that q was made of."""
+    dtype = (q._categorical if isinstance(q, OneHotCategorical) else q)._param.dtype
+    return _finite(logits_of(q).to(dtype))
 
 
 def _finite(logits: Tensor) -> Tensor:

@@ -77,6 +77,7 @@ def igr_rao(
         y = latent.scores(check_num_samples(num_samples), generator)  # (S, *, N, K-1)
         hard = latent.harden(y)
         eps = (_redraw_losers(normal, y, hard, R, generator) - normal.loc) / normal.scale
+    eps = eps.detach()  # also in forward mode, to which no_grad is nothing
     soft = latent.relax(torch.addcmul(normal.loc, normal.scale, eps)).mean(0)  # of (R, S, *, N, K)
     values = latent.call_through(functional.straight_through(hard, soft))
     return estimate(values, values)

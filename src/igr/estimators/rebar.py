@@ -52,7 +52,8 @@ def rebar(
         An estimate for each example, shape ``(*)``.
 
     Raises:
-        NotImplementedError: a relaxation that has no samples given the category, such as IGR-SB.
+        NotImplementedError: a relaxation that has no samples given the category, such as IGR-SB; a call inside
+            ``torch.compile`` or ``torch.func``.
         ValueError: a function that returns the wrong shape, or that has no gradient.
 
     Example:

@@ -55,7 +55,8 @@ def vimco(q: Distribution, f: Function, *, num_samples: int = 2, generator: torc
     check_num_samples(num_samples, 2, ", since the others are the baseline of each")
     latent = Latent(q, f)
     one_hot = latent.draw(num_samples, generator)
-    return from_weights(latent.call(one_hot), latent.log_prob(one_hot))
+    log_q = latent.log_prob(one_hot)  # before f, which may write into its samples
+    return from_weights(latent.call(one_hot), log_q)
 
 
 def from_weights(log_w: Tensor, log_q: Tensor) -> Estimate:
