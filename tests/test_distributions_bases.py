@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch.distributions import Laplace, Normal
+from torch.distributions import Laplace, MultivariateNormal, Normal
 
 import igr
 from igr.distributions import InvertibleGaussian, InvertibleReparameterization
@@ -49,6 +49,20 @@ def test_half_precision_normal_bases_are_computed_in_float32():
     _, log_q = bare.rsample_and_log_prob()
     torch.manual_seed(2)
     torch.testing.assert_close(log_q, wide.rsample_and_log_prob()[1], rtol=0, atol=0)
+
+
+def test_half_precision_normals_of_any_covariance_are_computed_in_float32():
+    loc, tril = torch.tensor([0.5, -1.0]), torch.tensor([[1.0, 0.0], [0.5, 2.0]])
+    half, wide = (
+        InvertibleReparameterization(MultivariateNormal(loc.to(t), scale_tril=tril.to(t)), SoftmaxPlusPlus(0.5))
+        for t in (torch.bfloat16, torch.float32)
+    )
+    z = half.rsample((5,))
+    assert z.dtype == torch.bfloat16
+    log_z = wide.log_rsample((5,))
+    torch.testing.assert_close(half.log_prob_from_log(log_z), wide.log_prob_from_log(log_z))
+    prior = InvertibleGaussian(torch.zeros(2), 1.0, 0.5)
+    torch.testing.assert_close(half.kl(prior), wide.kl(prior))
 
 
 def test_half_precision_laplace():

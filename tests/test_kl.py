@@ -11,7 +11,16 @@ import scipy.integrate
 import torch
 from kl_cases import planar
 from torch import Tensor
-from torch.distributions import Laplace, LowRankMultivariateNormal, MultivariateNormal, Normal, kl_divergence
+from torch.distributions import (
+    AffineTransform,
+    Independent,
+    Laplace,
+    LowRankMultivariateNormal,
+    MultivariateNormal,
+    Normal,
+    TransformedDistribution,
+    kl_divergence,
+)
 
 from igr.distributions import InvertibleGaussian, InvertibleReparameterization, Relaxation
 from igr.kl import categorical_kl, monte_carlo_kl
@@ -243,6 +252,41 @@ def test_flows_that_are_trained_apart_have_no_closed_form_where_they_meet():
     torch.testing.assert_close(q.kl(prior(other.requires_grad_(False))), loc.square().sum() / 2)
     with pytest.raises(NotImplementedError, match="monte_carlo_kl"):
         q.kl(prior(frozen, torch.tensor(0.5, dtype=DOUBLE, requires_grad=True)))
+
+
+def test_inverses_and_bases_that_are_trained_apart_have_none_either():
+    loc = torch.tensor([0.5, -0.3], dtype=DOUBLE)
+    flow = PlanarFlow(3, std=0.7).double()
+    maps, others = flow(), copy.deepcopy(flow)()
+    p = InvertibleGaussian(loc, 1.0, 0.5, flow=maps.inv)
+    with pytest.raises(NotImplementedError, match="monte_carlo_kl"):
+        p.kl(InvertibleGaussian(torch.zeros_like(loc), 1.0, 0.5, flow=others.inv))
+    q = InvertibleGaussian(torch.zeros_like(loc), 1.0, 0.5, flow=maps.inv)
+    torch.testing.assert_close(p.kl(q), loc.square().sum() / 2)
+
+    def stretched(scale: Tensor, sigma: float) -> InvertibleReparameterization:
+        inner = Independent(Normal(torch.zeros_like(loc), sigma), 1)
+        base = TransformedDistribution(inner, AffineTransform(0.0, scale))
+        return InvertibleReparameterization(base, SoftmaxPlusPlus(0.5))
+
+    one, other = (torch.tensor(2.0, dtype=DOUBLE, requires_grad=True) for _ in range(2))
+    torch.testing.assert_close(
+        stretched(one, 1.0).kl(stretched(one, 2.0)), stretched(one.detach(), 1.0).kl(stretched(one.detach(), 2.0))
+    )
+    with pytest.raises(NotImplementedError, match="monte_carlo_kl"):
+        stretched(one, 1.0).kl(stretched(other, 2.0))
+
+
+@pytest.mark.parametrize("shape", [(), (1,)], ids=str)
+def test_scalars_do_not_decide_the_dtype(shape: tuple[int, ...]):
+    def at(m: float, tau: float, dtype: torch.dtype) -> InvertibleGaussian:
+        return InvertibleGaussian(torch.tensor([m, 0.5]).to(dtype), 1.0, torch.full(shape, tau, dtype=DOUBLE))
+
+    exact = at(0.0, 0.5, DOUBLE).kl(at(1.0, 0.6, DOUBLE))
+    for dtype in (torch.float32, torch.float16):
+        found = at(0.0, 0.5, dtype).kl(at(1.0, 0.6, dtype))
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=0)
 
 
 def test_divergences_between_flows_compile():

@@ -8,20 +8,23 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from torch.distributions import (
+    ComposeTransform,
     Distribution,
     Independent,
     Laplace,
     LowRankMultivariateNormal,
     MultivariateNormal,
     Normal,
+    TransformedDistribution,
     constraints,
     kl_divergence,
     transform_to,
 )
 
 from igr import _terms
-from igr._checks import describe, widen
+from igr._checks import describe, wide_dtype, widen
 from igr._draws import gaussian_noise
+from igr.transforms import same_map
 
 
 def vector_base(base: Distribution) -> Distribution:
@@ -38,11 +41,13 @@ def vector_base(base: Distribution) -> Distribution:
 
 
 def widened(base: Distribution) -> Distribution:
-    """A diagonal normal of half precision as one of float32, so that noise, densities and divergences are."""
+    """A normal of half precision as one of float32, so that noise, densities and divergences are."""
     normal = diagonal_normal(base)
-    if normal is None or normal.loc.dtype not in (torch.float16, torch.bfloat16):
-        return base
-    return Independent(Normal(widen(normal.loc), widen(normal.scale), validate_args=False), 1, validate_args=False)
+    if normal is not None and normal.loc.dtype != wide_dtype(normal.loc.dtype):
+        return Independent(Normal(widen(normal.loc), widen(normal.scale), validate_args=False), 1, validate_args=False)
+    if isinstance(base, MultivariateNormal) and base.loc.dtype != wide_dtype(base.loc.dtype):
+        return MultivariateNormal(widen(base.loc), scale_tril=widen(base.scale_tril), validate_args=False)
+    return base
 
 
 def example(base: Distribution) -> Tensor:
@@ -149,10 +154,21 @@ def kl(p: Distribution, q: Distribution) -> Tensor | None:
     p_full, q_full = full_normal(p), full_normal(q)
     if p_full is not None and q_full is not None:
         return _full_gaussian_kl(*p_full, *q_full)
+    if not _same_transforms(p, q):
+        return None
     try:
         return widen(kl_divergence(p, q))
     except NotImplementedError:
         return None
+
+
+def _same_transforms(p: Distribution, q: Distribution) -> bool:
+    """Whether what torch compares by value, the transforms of both, stays the same when it is trained."""
+    while isinstance(p, Independent) and isinstance(q, Independent):
+        p, q = p.base_dist, q.base_dist
+    if not isinstance(p, TransformedDistribution) or not isinstance(q, TransformedDistribution):
+        return True
+    return same_map(ComposeTransform(p.transforms), ComposeTransform(q.transforms))
 
 
 def _full_gaussian_kl(mu1: Tensor, tril1: Tensor, mu2: Tensor, tril2: Tensor) -> Tensor:

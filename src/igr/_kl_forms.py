@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Transform
 
 from igr import _bases
-from igr._checks import full_precision, log, values_checkable, widen
+from igr._checks import full_precision, log, values_checkable, wide_dtype, widen
 from igr._scalars import row, same_value, trained_apart
 from igr.transforms import SoftmaxPlusPlus, StickBreaking, VertexInterpolation, same_map
 
@@ -82,7 +82,9 @@ def _in_coordinates_of(p_map: SoftmaxPlusPlus, q: Distribution, q_map: SoftmaxPl
     if all(_same_constant(a, b) for a, b in ((p_map.tau, q_map.tau), (p_map.delta, q_map.delta))):
         return q
     tau, other = (widen(t) if isinstance(t, Tensor) else t for t in (p_map.tau, q_map.tau))
-    return _bases.affine(q, tau / other, tau * (log(p_map.delta) - log(q_map.delta)))
+    r, c = tau / other, tau * (log(p_map.delta) - log(q_map.delta))
+    dtype = wide_dtype(_bases.example(q).dtype)  # what scalars are in does not decide that of the result
+    return _bases.affine(q, *(x.to(dtype) if isinstance(x, Tensor) else x for x in (r, c)))
 
 
 def _same_constant(a: float | Tensor, b: float | Tensor) -> bool:

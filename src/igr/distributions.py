@@ -79,7 +79,7 @@ class InvertibleReparameterization(Relaxation):
         validate_args: whether to look at the points given to ``log_prob``, by default yes.
 
     Attributes:
-        base: the base, with the batch shape of the whole; diagonal normals of half precision as float32.
+        base: the base, with the batch shape of the whole; normals of half precision as float32.
         maps: the maps, one after the other.
 
     Example:

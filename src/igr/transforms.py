@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributions import ComposeTransform, Transform, constraints
+from torch.distributions.transforms import _InverseTransform
 
 from igr import functional
 from igr._checks import (
@@ -407,6 +408,10 @@ class Planar(Transform):
 
 def same_map(a: Transform, b: Transform) -> bool:
     """Whether they are equal, and stay so when they are trained."""
+    if isinstance(a, ComposeTransform) and isinstance(b, ComposeTransform):
+        return len(a.parts) == len(b.parts) and all(map(same_map, a.parts, b.parts))
+    if isinstance(a, _InverseTransform) and isinstance(b, _InverseTransform):
+        return same_map(a.inv, b.inv)
     if a is b or a != b:
         return a is b
     return not any(trained_apart(getattr(a, name), getattr(b, name, None)) for name in _parameters(a))
