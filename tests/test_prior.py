@@ -25,7 +25,7 @@ from igr._stick_recovery import stick_masses
 from igr.countable import CountableStickBreaking
 from igr.distributions import GumbelSoftmax, InvertibleGaussian, monte_carlo_recovered
 from igr.functional import log_stick_breaking
-from igr.nn import GrowingSticks
+from igr.nn import GrowingSticks, PlanarFlow
 from igr.prior import fit_prior, match_moments
 from igr.recovery import masses_and_jacobian, recovered_log_probs
 from igr.transforms import Planar, StickBreaking
@@ -145,6 +145,33 @@ def test_on_the_integers(p0: Poisson | Geometric | NegativeBinomial):
     assert hard.double().mean() == pytest.approx(p0.mean.item(), abs=5 * math.sqrt(p0.variance.item() / 200_000))
 
 
+@pytest.mark.parametrize("scale", [1.0, 10.0])
+@pytest.mark.parametrize(
+    "p0",
+    [
+        [1e-11, 1 - 1e-11],
+        [1 - 1e-11, 1e-11],
+        [0.3, 0.7, 1e-15],
+        [0.2, 0.3, 0.5, 1e-14, 1e-14],
+        [1e-300, 0.2, 0.8, 1e-40],
+    ],
+    ids=str,
+)
+def test_sticks_of_hardly_any_probability(p0: list[float], scale: float):
+    p0 = torch.tensor(p0, dtype=DOUBLE)
+    found = fit_prior(p0, temperature=0.5, flow=StickBreaking(), scale=scale).recovered().probs
+    likely = p0 > NEGLIGIBLE
+    torch.testing.assert_close(found[likely], p0[likely], rtol=1e-5, atol=1e-5)
+    assert found[~likely].max() < 1e-10
+
+
+def test_integers_of_hardly_any_probability():
+    p0 = torch.tensor([1e-11, 1 - 1e-11], dtype=DOUBLE)
+    probs, _ = fit_prior(lambda k: torch.nn.functional.pad(p0, (0, len(k) - 2)), temperature=0.5).recovered()
+    assert probs[0] < 1e-10
+    assert probs[1] > 1 - 1e-6
+
+
 def test_poisson_50():
     p0 = Poisson(torch.tensor(50.0, dtype=DOUBLE))
     probs, tail = fit_prior(p0, temperature=0.1).recovered()
@@ -214,6 +241,19 @@ def test_flows_are_fitted_by_their_moments():
     assert (monte_carlo_recovered(prior, 100_000).estimate - p0).abs().max() < 0.05
     start = InvertibleGaussian(torch.zeros(2), 1.0, 0.1, flow=flow).sample((100_000,)).mean(0)
     assert (start - p0).abs().max() > 0.07
+
+
+def test_fits_leave_what_is_given_alone():
+    """Flows and temperatures that are trained elsewhere have no gradients from it, and keep their graphs."""
+    p0, module, a = torch.tensor([0.5, 0.3, 0.2]), PlanarFlow(3), torch.tensor([0.4, -0.3], requires_grad=True)
+    tau = a.exp().sum()
+    for flow in (module(), Planar(a.exp(), a.sin())):
+        prior = fit_prior(p0, temperature=tau, flow=flow, num_steps=3, num_samples=10)
+        assert not prior.loc.requires_grad
+        assert prior.loc.abs().min() > 0.01  # it has moved
+    assert all(p.grad is None for p in (a, *module.parameters()))
+    tau.backward()
+    torch.testing.assert_close(a.grad, a.exp())
 
 
 def test_matching_moments_is_unbiased_for_its_objective():

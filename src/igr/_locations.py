@@ -15,6 +15,7 @@ from igr.recovery import masses_and_jacobian
 
 SURE = 50.0  # the location of a stick that takes all that is left
 NEGLIGIBLE = 1e-10  # probabilities below this are not told apart
+UNRESOLVED = 1e-12  # and below this not computed for sticks
 
 Map = Callable[[Tensor], tuple[Tensor, Tensor]]  # from x to a value and its Jacobian
 
@@ -80,6 +81,8 @@ def _hazard_locations(p: Tensor, sigma: Tensor) -> Tensor:
     For large scales every stick takes all or nothing of what is left, so that probabilities are products of hazards:
     :math:`\Phi(\mu_k / \sigma_k) = p_k / \sum_{j \ge k} p_j`. From there the solution is followed.
     """
+    p = p.clamp(min=UNRESOLVED)
+    p = p / p.sum()
     hazards = p[:-1] / p.flip(0).cumsum(0).flip(0)[:-1]
     factor, ratio = max(1.0, 8.0 / sigma.min().item()), 0.6
     found = _sticks_at_scale(p, factor * sigma, factor * sigma * torch.special.ndtri(hazards.clamp(1e-12, 1 - 1e-12)))
@@ -102,6 +105,8 @@ def _sticks_at_scale(p: Tensor, sigma: Tensor, mu: Tensor, *, final: bool = Fals
     """Newton's method on the log-odds of the hazards; sticks of negligible probability are kept out of the way."""
     fitted = p[:-1] > NEGLIGIBLE
     mu = torch.where(fitted, mu, -math.log(len(p)) - 7 * sigma)
+    if not bool(fitted.any()):
+        return mu
     needed = math.ceil(nodes_for_sticks(mu, sigma).item())
     num_nodes = min(2048, max(needed, 512 if len(p) < 40 else 256)) if final else min(1024, max(needed // 2, 128))
 

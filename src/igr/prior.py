@@ -87,8 +87,8 @@ def fit_prior(
         generator: source of noise, where only samples are known.
 
     Returns:
-        An :class:`igr.InvertibleGaussian`, or on the integers an :class:`igr.CountableStickBreaking`, without
-        gradients.
+        An :class:`igr.InvertibleGaussian`, or on the integers an :class:`igr.CountableStickBreaking`, whose location
+        and scale have no gradients.
 
     Raises:
         ValueError: ``p0`` is no distribution, or asks for a probability of exactly zero, which no Gaussian gives (or
@@ -192,11 +192,12 @@ def match_moments(
         if not fixed:
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate * 0.5 * (1 + math.cos(math.pi * step / num_steps))
-        optimizer.zero_grad()
         with torch.enable_grad():
             mean = _mean(relaxation().rsample((num_samples,), generator=generator))
             loss = _squared_error(mean, p0)
-        loss.backward()
+        moving = [each for group in optimizer.param_groups for each in group["params"] if each.requires_grad]
+        for each, gradient in zip(moving, torch.autograd.grad(loss, moving, allow_unused=True), strict=True):
+            each.grad = gradient  # nothing else that the relaxation is made of gets one
         optimizer.step()
         losses.append(loss.item())
         if callback is not None:
