@@ -6,9 +6,19 @@ import sys
 
 import pytest
 import torch
-from torch.distributions import AffineTransform, ComposeTransform, StickBreakingTransform, Transform, constraints
+from torch.distributions import (
+    AffineTransform,
+    Cauchy,
+    ComposeTransform,
+    Laplace,
+    MultivariateNormal,
+    StickBreakingTransform,
+    StudentT,
+    Transform,
+    constraints,
+)
 
-from igr.distributions import BinaryConcrete, GumbelSoftmax, InvertibleGaussian
+from igr.distributions import BinaryConcrete, GumbelSoftmax, InvertibleGaussian, InvertibleReparameterization
 from igr.functional import straight_through
 from igr.nn import PlanarFlow
 from igr.testing import check_distribution, check_transform
@@ -282,6 +292,24 @@ def test_distributions_pass(temperature):
     check_distribution(InvertibleGaussian(loc, scale, temperature, flow=StickBreaking()), parameters=[loc, scale])
     check_distribution(GumbelSoftmax(temperature, loc), parameters=[loc])
     check_distribution(BinaryConcrete(temperature, loc), parameters=[loc])
+
+
+@pytest.mark.parametrize(
+    "d",
+    [
+        InvertibleReparameterization(
+            Laplace(real(0.3, -0.4), real(0.8, 0.6)), [StickBreaking(), SoftmaxPlusPlus(0.5, 0.7)]
+        ),
+        InvertibleReparameterization(
+            MultivariateNormal(real(0.3, -0.4), real([1.0, 0.5], [0.5, 2.0])), VertexInterpolation(0.4)
+        ),
+        InvertibleReparameterization(StudentT(4.0, real(0.3, -0.4), real(0.8, 0.6)), VertexInterpolation(0.4)),
+        InvertibleReparameterization(Cauchy(real(0.3, -0.4), real(0.8, 0.6)), SoftmaxPlusPlus(0.5)),
+    ],
+    ids=["laplace", "multivariate normal", "student", "cauchy"],
+)
+def test_densities_with_edges_or_heavy_tails_pass(d):
+    check_distribution(d)
 
 
 class Unnormalised(InvertibleGaussian):
