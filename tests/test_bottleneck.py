@@ -119,6 +119,16 @@ def test_sampled_divergence(relaxation):
     assert torch.equal(hard.z.argmax(-1), soft.z.argmax(-1))
 
 
+@pytest.mark.parametrize("relaxation", ["igr-i", "igr-sb", "igr-planar"])
+def test_priors_of_another_delta_are_refused(relaxation):
+    flow = igr.StickBreaking() if relaxation == "igr-sb" else None
+    prior = igr.InvertibleGaussian(torch.zeros(K - 1), 1.0, 0.5, flow=flow, delta=0.01)
+    with pytest.raises(ValueError, match=f"the prior of {relaxation} must have delta=1"):
+        CategoricalBottleneck(H, N, K, relaxation, prior=prior)
+    same = igr.InvertibleGaussian(torch.zeros(K - 1), 1.0, 0.5, flow=flow, delta=torch.tensor(1.0))
+    CategoricalBottleneck(H, N, K, relaxation, prior=same)
+
+
 @pytest.mark.parametrize("relaxation", RELAXATIONS)
 def test_given_priors(relaxation):
     """At a layer that returns its prior, the divergence is zero, whatever the prior is."""

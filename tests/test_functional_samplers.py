@@ -21,6 +21,13 @@ def test_gaussian_softmax_is_softmaxpp_of_a_normal(tau, delta):
     close(z, torch.as_tensor(literal_softmaxpp(mu + sigma * eps, *as_float64)), atol=1e-12)
 
 
+def test_scalars_may_be_on_another_device():
+    loc, scalar = torch.zeros(4, 2, device="meta"), torch.tensor(0.5)
+    assert F.gaussian_softmax(loc, 1.0, scalar, delta=scalar).shape == (4, 3)
+    assert F.log_softmaxpp(loc, scalar, scalar).device.type == "meta"
+    assert F.log_softmaxpp_inverse(loc, scalar, scalar).shape == (4, 1)
+
+
 @pytest.mark.parametrize("scale", [0.7, torch.tensor([0.7]), torch.tensor(0.7)], ids=show)
 def test_scale_as_a_number(scale):
     mu = real(5, 3, dtype=torch.float32)

@@ -58,6 +58,9 @@ def test_a_prior_does_not_decide_shapes():
     for sigma0 in (-1.0, torch.tensor([1.0, -1.0, 1.0])):
         with pytest.raises(ValueError, match="prior scale must be positive"):
             F.gaussian_softmax_terms(torch.zeros(3), 1.0, prior=(0.0, sigma0))
+    for prior in ((0.0,), 1.0, torch.zeros(2)):
+        with pytest.raises(TypeError, match="prior must be a pair, its location and its scale, got "):
+            F.gaussian_softmax_terms(torch.zeros(3), 1.0, prior=prior)
     with pytest.raises(ValueError, match="prior_logits of shape"):
         F.gumbel_softmax_terms(torch.zeros(3), prior_logits=torch.zeros(2, 3))
 

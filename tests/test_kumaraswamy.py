@@ -75,6 +75,17 @@ def test_gradients_of_the_density():
     assert torch.autograd.gradcheck(lambda a, b, x: Kumaraswamy(a, b).log_prob(x), (a, b, x))
 
 
+@pytest.mark.parametrize(("a", "b"), [(2.0, 1.0), (1.0, 1.0), (1.0, 2.5), (2.0, 3.0), (0.5, 0.5)])
+def test_gradients_at_the_ends(a, b):
+    """That of the limit where it is finite, and none where it is not."""
+    x = torch.tensor([0.0, 0.5, 1.0, 1e-9, 1 - 1e-9], requires_grad=True)
+    log_q = Kumaraswamy(a, b).log_prob(x)
+    first, inside, last, left, right = torch.autograd.grad(log_q[log_q.isfinite()].sum(), x)[0]
+    assert inside.isfinite()
+    close(first, left if a == 1 else 0.0, atol=1e-6)
+    close(last, right if b == 1 else 0.0, atol=1e-6)
+
+
 def test_points_off_the_support():
     a = torch.tensor([0.5], requires_grad=True)
     with pytest.raises(ValueError, match=r"not in the support of Kumaraswamy.*\[0, 1\].*shape \(2,\)"):

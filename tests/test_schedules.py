@@ -64,6 +64,10 @@ def test_constant_refuses():
         Constant(0.0)
     with pytest.raises(ValueError, match="got step -2"):
         Constant(1.0)(-2)
+    for wrong, said in ((torch.tensor([0.5]), "a float32 tensor of shape (1,)"), (None, "a NoneType")):
+        with pytest.raises(TypeError, match=re.escape(f"a schedule must return a number, got {said} at step 0")):
+            Scheduled(lambda step, wrong=wrong: wrong)
+    assert Scheduled(lambda step: torch.tensor(0.5))() == 0.5
     with pytest.raises(TypeError, match=re.escape("use Constant(0.5)")):
         Scheduled(0.5)
     with pytest.raises(ValueError, match="at step 1 must be positive"):
@@ -245,6 +249,8 @@ def test_gradients_are_measured_wherever_it_is_asked(mode, relaxation):
 
 
 def test_measurement_refuses_other_types():
+    with pytest.raises(TypeError, match="distance must be a number, got 'a'"):
+        igr.suggest_temperature(3, distance="a")
     with pytest.raises(TypeError, match="temperature must be a number, got 'low'"):
         igr.measure_temperature(4, "gs", "low")
     with pytest.raises(TypeError, match=r"dtype must be a floating-point one of torch's, .* got torch.int32"):

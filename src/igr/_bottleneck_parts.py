@@ -11,6 +11,7 @@ from torch.distributions import Distribution, constraints
 
 from igr import _terms, estimators
 from igr._checks import check_parameter, check_range, describe, full_precision, is_number
+from igr._scalars import same_value
 from igr._suggest import suggest_temperature
 from igr.distributions import GumbelSoftmax, InvertibleGaussian, Relaxation
 from igr.prior import fit_prior
@@ -103,6 +104,8 @@ def _parts_of(relaxation: str, prior: Relaxation, N: int, K: int) -> PriorParts:
     shape = (*prior.batch_shape, *prior.event_shape)
     if shape not in {(K,), (N, K)}:
         raise ValueError(f"prior must have batch shape () or ({N},) and {K} categories, got {prior}")
+    if isinstance(prior, InvertibleGaussian) and not same_value(prior.delta, 1.0):
+        raise ValueError(f"the prior of {relaxation} must have delta=1, as the layer has, got {prior}")
     log_probs = prior.recovered().logits.detach()
     if isinstance(prior, InvertibleGaussian):
         return PriorParts(log_probs, prior.loc.detach(), prior.scale.detach())

@@ -14,6 +14,7 @@ from igr._checks import (
     check_range,
     check_row_scalar,
     check_tensor,
+    describe,
     is_number,
     wide_dtype,
     widen,
@@ -148,6 +149,8 @@ def gumbel_softmax_terms(
 
 def _prior_of(prior: tuple[Tensor | float, Tensor | float], mu: Tensor) -> tuple[Tensor, Tensor]:
     """μ₀ and σ₀ as tensors of at most the shape of μ, in the dtype that it is computed in."""
+    if not isinstance(prior, (tuple, list)) or len(prior) != 2:
+        raise TypeError(f"prior must be a pair, its location and its scale, got {describe(prior)}")
     found, dtype = [], wide_dtype(mu.dtype)
     for name, value in zip(("prior location", "prior scale"), prior, strict=True):
         number = is_number(value)

@@ -187,6 +187,7 @@ def softmaxpp_logits(y: Tensor, tau: float | Tensor, delta: float | Tensor) -> T
     x, last = divided(y, tau), log(delta)
     if not isinstance(last, Tensor):
         return F.pad(x, (0, 1), value=last)
+    last = last.to(x.device)  # a scalar may be elsewhere
     shape = broadcast(y=x[..., :1], delta=last)
     return torch.cat([x.expand(shape[:-1] + x.shape[-1:]), last.expand(shape)], -1)
 

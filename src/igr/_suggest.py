@@ -150,6 +150,9 @@ def _check_sizes(K: int, num_samples: int) -> None:
 
 def _check_targets(K: int, distance: float, vanishing: float, num_samples: int) -> None:
     _check_sizes(K, num_samples)
+    for name, value in (("distance", distance), ("vanishing", vanishing)):
+        if not is_number(value):
+            raise TypeError(f"{name} must be a number, got {describe(value)}")
     if not 0 < distance < 1 - 1 / K:
         raise ValueError(
             f"distance must be between 0 and {1 - 1 / K:g}, that of the centre of {K} categories, got {distance}"

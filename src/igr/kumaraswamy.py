@@ -179,8 +179,16 @@ class Kumaraswamy(Distribution):
         """
         value = self._check_value(value)
         outside = (value < 0) | (value > 1)
-        x = torch.where(outside, 0.5, value)
-        return torch.where(outside, -math.inf, log_density(self._ab, x.log(), (-x).log1p()))
+        p, zero, one = self._ab, value == 0, value == 1
+        x = torch.where(outside | zero | one, 0.5, value)
+        log_x, log1m_x = (
+            torch.where(sure, 0.0, torch.where(never, -math.inf, log))
+            for sure, never, log in ((one, zero, x.log()), (zero, one, (-x).log1p()))
+        )
+        # the derivative at an end where the limit is finite, since the logarithms have none there
+        slope = torch.where(zero & (p.a == 1), 1 - p.b, torch.where(one & (p.b == 1), p.a - 1, 0.0)).detach()
+        log_p = log_density(p, log_x, log1m_x) + slope * (value - value.detach())
+        return torch.where(outside, -math.inf, log_p)
 
     def log_prob_from_log(self, log_x: Tensor, log1m_x: Tensor) -> Tensor:
         """:meth:`log_prob` as a function of log x and log(1 - x), where x may be within rounding of 0 or 1.

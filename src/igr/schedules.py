@@ -179,6 +179,8 @@ class Scheduled(nn.Module):
 
     def _set(self, count: int) -> None:
         value = self.schedule(count)
+        if not is_number(value) and not (isinstance(value, Tensor) and value.dim() == 0):
+            raise TypeError(f"a schedule must return a number, got {describe(value)} at step {count}: {self.schedule}")
         check_range(f"the temperature of {self.schedule} at step {count}", value)
         dtype = torch.promote_types(self.tau.dtype, torch.float32)
         with torch.inference_mode(False):  # or the layer could not be trained afterwards
