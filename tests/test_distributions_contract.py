@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from torch.distributions import Normal, SoftmaxTransform, biject_to, kl_divergence, transform_to
+from torch.distributions import Dirichlet, Normal, SoftmaxTransform, biject_to, kl_divergence, transform_to
 
 import igr
 from igr.distributions import BinaryConcrete, GumbelSoftmax, InvertibleGaussian, InvertibleReparameterization
@@ -102,6 +102,12 @@ BAD = [
     (lambda: BinaryConcrete(0.5, torch.tensor(math.nan)), ValueError, "logits must be finite"),
     (lambda: BinaryConcrete(torch.ones(2), torch.zeros(3)), ValueError, "do not broadcast"),
     (lambda: InvertibleReparameterization(Normal(0.0, 1.0), SoftmaxPlusPlus()), ValueError, r"event shape \(K - 1,\)"),
+    (lambda: InvertibleReparameterization(Dirichlet(torch.ones(2)), SoftmaxPlusPlus()), ValueError, "on a simplex"),
+    (
+        lambda: InvertibleReparameterization(GumbelSoftmax(1.0, torch.ones(2)), SoftmaxPlusPlus()),
+        ValueError,
+        "a simplex",
+    ),
     (lambda: InvertibleReparameterization(torch.zeros(3), SoftmaxPlusPlus()), TypeError, "Distribution"),
     (
         lambda: InvertibleReparameterization(torch.distributions.Poisson(torch.ones(3)), SoftmaxPlusPlus()),

@@ -23,6 +23,7 @@ from torch.distributions import (
 
 from igr import _terms
 from igr._checks import describe, wide_dtype, widen
+from igr._constraints import NearVertices, simplex
 from igr._draws import gaussian_noise
 from igr.transforms import same_map
 
@@ -37,7 +38,16 @@ def vector_base(base: Distribution) -> Distribution:
         base = Independent(base, 1, validate_args=False)
     if len(base.event_shape) != 1 or base.event_shape[0] < 1:
         raise ValueError(f"base must have event shape (K - 1,) with K >= 2, got {tuple(base.event_shape)}")
+    if isinstance(_support(base), (type(constraints.simplex), type(simplex), NearVertices)):
+        raise ValueError(f"base must have a density on R^(K - 1), and {base} lies on a simplex, a surface in it")
     return base
+
+
+def _support(base: Distribution) -> constraints.Constraint | None:
+    try:
+        return base.support
+    except NotImplementedError:  # a distribution that does not say
+        return None
 
 
 def widened(base: Distribution) -> Distribution:
@@ -116,7 +126,7 @@ def log_prob(base: Distribution, y: Tensor) -> Tensor:
         return log_prob_of_noise(base, (y - normal.loc) / normal.scale)
     if not y.numel():  # which torch's own checks cannot be asked about
         return widen(y).sum(-1)
-    support = base.support
+    support = _support(base)
     if support is None or is_real(support):
         return widen(base.log_prob(y))
     inside = support.check(y)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from estimator_cases import CASES, PAIRS, generator
 from exact import FAMILIES, TAU, setting
-from torch.distributions import Bernoulli, Independent, Normal, RelaxedOneHotCategorical
+from torch.distributions import Bernoulli, Categorical, Independent, Normal, RelaxedOneHotCategorical
 
 from igr import GumbelSoftmax, estimators
 
@@ -113,6 +113,14 @@ def test_baseline_must_fit_the_examples(baseline):
     s = setting("gs", "network", (5,), 3)
     with pytest.raises(ValueError, match="baseline"):
         estimators.score_function(s.q, s.f, baseline=baseline)
+
+
+@pytest.mark.parametrize("name", ["reparameterized", "st_relaxed", "relax"])
+def test_a_temperature_of_more_examples_than_there_are(name):
+    q = Categorical(logits=torch.zeros(4, 3, 5))
+    for shape in ((2, 1, 1, 1), (3,)):
+        with pytest.raises(ValueError, match="temperature must"):
+            getattr(estimators, name)(q, lambda z: z.square().sum((-2, -1)), temperature=torch.full(shape, 0.5))
 
 
 @pytest.mark.parametrize("name", ["rebar", "relax"])

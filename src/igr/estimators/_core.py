@@ -149,11 +149,11 @@ def as_relaxation(q: Distribution, temperature: float | Tensor | None) -> Relaxa
         tau = q.temperature
         rows = tau.unsqueeze(-1) if isinstance(tau, Tensor) and tau.dim() else tau
         return GumbelSoftmax(rows, _two_categories(q.logits), validate_args=False)
-    tau = 1.0 if temperature is None else temperature
-    if isinstance(q, Bernoulli):
-        return GumbelSoftmax(tau, _two_categories(_finite_logits(q)), validate_args=False)
-    if isinstance(q, (Categorical, OneHotCategorical)):
-        return GumbelSoftmax(tau, _finite_logits(q), validate_args=False)
+    if isinstance(q, (Bernoulli, Categorical, OneHotCategorical)):
+        logits = _finite_logits(q)
+        logits = _two_categories(logits) if isinstance(q, Bernoulli) else logits
+        tau = check_per_variable("temperature", 1.0 if temperature is None else temperature, logits)
+        return GumbelSoftmax(tau, logits, validate_args=False)
     raise TypeError(
         f"q must be a relaxation of this library, or a Categorical, OneHotCategorical or Bernoulli of torch, "
         f"got {describe(q)}; for torch's relaxed distributions use igr.GumbelSoftmax and igr.BinaryConcrete"
