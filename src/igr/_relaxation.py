@@ -26,6 +26,7 @@ from igr._simplex import one_hot_argmax
 from igr.transforms import simplex
 
 Shape = Sequence[int]
+IN_CACHE, AT_ONCE = 2**19, 2**23  # numbers that are counted at once on a CPU and elsewhere
 
 
 class MonteCarlo(NamedTuple):
@@ -212,6 +213,12 @@ class Relaxation(Distribution, ABC):
                 )
         return self._log_density(wide)
 
+    def _tally(self, scores: Tensor) -> Tensor:
+        """How many of S scores have each category, ``(*, K)``: those with NaN have none."""
+        unknown = scores.isnan().any(-1, keepdim=True)
+        hard = self._harden(scores).masked_fill(unknown, 0.0)
+        return hard.sum(0, dtype=torch.float32).long()  # exact: whole numbers below 2^24
+
     def _recovered_log_probs(self) -> Tensor | None:
         """Log-probabilities of the hard sample, shape (*, K), or nothing where only samples know them."""
         return None
@@ -379,13 +386,22 @@ def monte_carlo_recovered(
     if not isinstance(q, Relaxation) or not q.event_shape:
         raise TypeError(f"q must be a relaxation of this library on the simplex, got {describe(q)}")
     num_samples = check_count("num_samples", num_samples)
-    size = max(1, 2**22 // max(1, q.batch_shape.numel() * q._categories))  # of what is drawn at once
-    drawn = [min(size, num_samples - start) for start in range(0, num_samples, size)]
-    counts = torch.stack([q.hard_rsample((S,), generator=generator).double().sum(0) for S in drawn]).sum(0)
+    counts = count_categories(q, num_samples, generator).double()
+    counts = counts.masked_fill(counts.sum(-1, keepdim=True) != num_samples, math.nan)
     dtype = torch.promote_types(q.dtype, torch.float32)
     pessimistic = (counts + 1) / (num_samples + 2)
     error = (pessimistic * (1 - pessimistic) / num_samples).sqrt()
     return MonteCarlo((counts / num_samples).to(dtype), error.to(dtype))
+
+
+@torch.no_grad()
+def count_categories(q: Relaxation, num_samples: int, generator: torch.Generator | None) -> Tensor:
+    """How many draws have each category, ``(*, K)``; fewer in all where scores are NaN, which h(y) has no word for."""
+    counts = torch.zeros(q.batch_shape + q.event_shape, dtype=torch.int64, device=q._like.device)
+    size = max(1, (IN_CACHE if counts.device.type == "cpu" else AT_ONCE) // max(1, counts.numel()))
+    for start in range(0, num_samples, size):  # the relaxed samples, of which h(y) does not ask, are not computed
+        counts += q._tally(q._scores((min(size, num_samples - start),), generator))
+    return counts
 
 
 @register_kl(Relaxation, Distribution)  # type: ignore[untyped-decorator]

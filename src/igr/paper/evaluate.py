@@ -19,6 +19,7 @@ from torch import Tensor
 from igr._bases import diagonal_normal
 from igr._checks import broadcast, check_parameter, check_range, check_tensor, describe, widen
 from igr._draws import fusible
+from igr._relaxation import count_categories
 from igr.distributions import InvertibleGaussian, InvertibleReparameterization, Relaxation
 from igr.kl import categorical_kl
 from igr.transforms import SoftmaxPlusPlus, StickBreaking, VertexInterpolation
@@ -91,36 +92,10 @@ def frequency_table(
     check_range("mix", mix, at_most=1.0)
     counts = _counts_by_kernel(q, num_samples, generator)
     if counts is None:
-        counts = _counts(q, num_samples, generator)
+        counts = count_categories(q, num_samples, generator)
     probs = (1 - mix) * (counts.double() / num_samples) + mix / counts.shape[-1]
-    probs = probs.masked_fill(~counts.any(-1, keepdim=True), math.nan)
+    probs = probs.masked_fill(counts.sum(-1, keepdim=True) != num_samples, math.nan)
     return probs.log().to(widen(q._like).dtype)
-
-
-def _counts(q: Relaxation, num_samples: int, generator: torch.Generator | None) -> Tensor:
-    """How many draws have each category, ``(*, K)``; none where scores are NaN, which h(y) has no word for."""
-    counts = torch.zeros(q.batch_shape + q.event_shape, dtype=torch.int64, device=q._like.device)
-    unknown = torch.zeros_like(counts[..., :1], dtype=torch.bool)
-    size = at_once(counts, 2**19)
-    for start in range(0, num_samples, size):  # the relaxed samples, of which h(y) does not ask, are not computed
-        scores = q._scores((min(size, num_samples - start),), generator)
-        best = scores.amax(-1, keepdim=True)
-        counts += _wins(q, scores, best)
-        unknown |= best.isnan().any(0)
-    return counts.masked_fill(unknown, 0)
-
-
-def _wins(q: Relaxation, scores: Tensor, best: Tensor) -> Tensor:
-    """How many of S rows of scores, ``(S, *, K-1)``, have each category, ``(*, K)``.
-
-    For h(y) by comparisons with the best score alone, in a third of the time that one-hot vectors take on a CPU; but
-    where scores are level, which one has the row is for these to say.
-    """
-    if isinstance(q, InvertibleReparameterization) and type(q) in KNOWN and type(q.maps[-1]) is SoftmaxPlusPlus:
-        wins, decided = (scores >= best.clamp(min=0.0)).sum(0), (best >= 0).sum(0)
-        if torch.equal(wins.sum(-1, keepdim=True), decided):
-            return torch.cat([wins, len(scores) - decided], -1)
-    return q._harden(scores).sum(0, dtype=torch.float32).long()  # exact: whole numbers below 2^24
 
 
 def _counts_by_kernel(q: Relaxation, num_samples: int, generator: torch.Generator | None) -> Tensor | None:
