@@ -155,3 +155,26 @@ def test_divergences_from_a_bernoulli_say_what_there_is():
     with pytest.raises(NotImplementedError, match=r"use igr\.categorical_kl\(p, q\)"):
         kl_divergence(p, q)
     torch.testing.assert_close(igr.categorical_kl(p, q), kl_divergence(p.recovered(), q))
+
+
+@pytest.mark.parametrize("flow", [None, StickBreaking(), Planar(torch.tensor([1.0, 0.5]), torch.tensor([0.3, -1.0]))])
+def test_estimates_where_values_cannot_be_looked_at(flow):
+    """Under transforms, in one graph, and without numbers."""
+    loc = torch.tensor([[0.5, -0.3], [2.0, 1.0], [-1.0, -2.0]])
+
+    def estimate(loc):
+        q = igr.InvertibleGaussian(loc, 1.0, 0.5, flow=flow, validate_args=False)
+        return igr.monte_carlo_recovered(q, 4000).estimate
+
+    def of_gumbels(loc):
+        return igr.monte_carlo_recovered(igr.GumbelSoftmax(0.5, loc, validate_args=False), 4000).estimate
+
+    for each in (estimate, of_gumbels):
+        expected = each(loc)
+        compiled = torch.compile(each, fullgraph=True, backend="eager")(loc)
+        mapped = torch.vmap(each, randomness="different")(loc)
+        for found in (compiled, mapped):
+            torch.testing.assert_close(found, expected, rtol=0, atol=0.05)
+            torch.testing.assert_close(found.sum(-1), torch.ones(3))
+        if not isinstance(flow, Planar):  # whose parameters are somewhere
+            assert each(loc.to("meta")).shape == expected.shape

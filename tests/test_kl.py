@@ -13,11 +13,15 @@ from kl_cases import planar
 from torch import Tensor
 from torch.distributions import (
     AffineTransform,
+    Distribution,
+    Gumbel,
     Independent,
     Laplace,
     LowRankMultivariateNormal,
     MultivariateNormal,
     Normal,
+    Pareto,
+    TanhTransform,
     TransformedDistribution,
     kl_divergence,
 )
@@ -275,6 +279,42 @@ def test_inverses_and_bases_that_are_trained_apart_have_none_either():
     )
     with pytest.raises(NotImplementedError, match="monte_carlo_kl"):
         stretched(one, 1.0).kl(stretched(other, 2.0))
+
+    def squashed(scale: Tensor, sigma: float) -> InvertibleReparameterization:
+        base = TransformedDistribution(stretched(scale, sigma).base, TanhTransform())
+        return InvertibleReparameterization(base, SoftmaxPlusPlus(0.5))
+
+    torch.testing.assert_close(squashed(one, 1.0).kl(squashed(one, 2.0)), stretched(one, 1.0).kl(stretched(one, 2.0)))
+    with pytest.raises(NotImplementedError, match="monte_carlo_kl"):
+        squashed(one, 1.0).kl(squashed(other, 2.0))
+
+
+def test_bases_that_torch_makes_of_transforms_have_its_divergences():
+    """Their parameters are in their transforms, and their divergences are not those of what is transformed."""
+    loc = torch.tensor([0.5, -0.3], dtype=DOUBLE, requires_grad=True)
+    for kind in (Gumbel, Pareto):
+        p, q = kind(loc.exp(), loc.exp()), kind(0.5 * loc.exp(), 2 * loc.exp())
+        found = InvertibleReparameterization(p, SoftmaxPlusPlus(0.5)).kl(
+            InvertibleReparameterization(q, SoftmaxPlusPlus(0.5))
+        )
+        torch.testing.assert_close(found, kl_divergence(p, q).sum(-1))
+
+
+def test_a_base_that_does_not_say_its_support_is_refused_with_advice():
+    class Silent(Distribution):
+        has_rsample, arg_constraints = True, {}
+
+        def rsample(self, sample_shape: tuple[int, ...] = ()) -> Tensor:
+            return torch.randn(*sample_shape, 2, dtype=DOUBLE)
+
+    silent = InvertibleReparameterization(Silent(event_shape=torch.Size((2,))), SoftmaxPlusPlus(0.5))
+    state = torch.get_rng_state()
+    for temperature in (0.5, 0.7):
+        with pytest.raises(NotImplementedError, match="monte_carlo_kl"):
+            silent.kl(InvertibleGaussian(torch.zeros(2, dtype=DOUBLE), 1.0, temperature))
+        with pytest.raises(NotImplementedError, match="monte_carlo_kl"):
+            InvertibleGaussian(torch.zeros(2, dtype=DOUBLE), 1.0, temperature).kl(silent)
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.parametrize("shape", [(), (1,)], ids=str)

@@ -77,9 +77,9 @@ def test_igr_to_a_dirichlet(tau: float):
     assert abs(estimate - expected) < 5 * error
 
 
-@pytest.mark.parametrize("temperature", [torch.tensor(0.1), torch.tensor([0.05])])
-def test_the_same_law_of_torch_has_no_divergence(temperature: torch.Tensor):
-    logits, tau = torch.tensor([0.3, -1.0, 0.8]), temperature.item()
+@pytest.mark.parametrize("temperature", [torch.tensor(0.1), torch.tensor([0.05]), 0.1], ids=str)
+def test_the_same_law_of_torch_has_no_divergence(temperature: torch.Tensor | float):
+    logits, tau = torch.tensor([0.3, -1.0, 0.8]), float(temperature)
     estimate, _ = monte_carlo_kl(GumbelSoftmax(tau, logits), RelaxedOneHotCategorical(temperature, logits=logits), 1000)
     assert estimate.abs() < 1e-4
     binary = BinaryConcrete(tau, logits)
@@ -103,12 +103,26 @@ def test_logits_of_torch_have_gradients():
     [
         (BinaryConcrete(0.02, torch.tensor(0.0)), Uniform(0.0, 1.0)),
         (InvertibleGaussian(torch.zeros(2), 1.0, 0.01), LogisticNormal(torch.zeros(2), torch.ones(2))),
+        (InvertibleGaussian(torch.zeros(2), 1.0, 0.1), LogisticNormal(torch.zeros(2), torch.ones(2))),
     ],
-    ids=["interval", "simplex"],
+    ids=["interval", "zero", "one"],
 )
 def test_samples_that_have_rounded_are_not_scored_at_points(p, q):
     with pytest.raises(ValueError, match=r"rounded to the boundary, where .* higher temperature"):
         monte_carlo_kl(p, q, 1000)
+
+
+def test_what_extends_them_has_a_density_of_its_own():
+    class Scaled(Dirichlet):
+        def log_prob(self, value: torch.Tensor) -> torch.Tensor:
+            return super().log_prob(value) + 1.0
+
+    p = InvertibleGaussian(torch.zeros(2, dtype=DOUBLE), 1.0, 0.9)
+    plain, scaled = (
+        monte_carlo_kl(p, kind(torch.ones(3, dtype=DOUBLE)), 1000, generator=torch.Generator().manual_seed(0)).estimate
+        for kind in (Dirichlet, Scaled)
+    )
+    torch.testing.assert_close(scaled, plain - 1)
 
 
 def test_points_will_do_where_nothing_rounds():

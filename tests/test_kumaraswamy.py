@@ -79,11 +79,18 @@ def test_gradients_of_the_density():
 def test_gradients_at_the_ends(a, b):
     """That of the limit where it is finite, and none where it is not."""
     x = torch.tensor([0.0, 0.5, 1.0, 1e-9, 1 - 1e-9], requires_grad=True)
-    log_q = Kumaraswamy(a, b).log_prob(x)
-    first, inside, last, left, right = torch.autograd.grad(log_q[log_q.isfinite()].sum(), x)[0]
+    b_ = torch.tensor(b, requires_grad=True)
+    log_q = Kumaraswamy(a, b_).log_prob(x)
+    (gradient,) = torch.autograd.grad(log_q[log_q.isfinite()].sum(), x, create_graph=True)
+    first, inside, last, left, right = gradient
     assert inside.isfinite()
-    close(first, left if a == 1 else 0.0, atol=1e-6)
-    close(last, right if b == 1 else 0.0, atol=1e-6)
+    close(first, left if a == 1 else torch.zeros(()), atol=1e-6)
+    close(last, right if b == 1 else torch.zeros(()), atol=1e-6)
+    for end, near, finite in ((first, left, a == 1), (last, right, b == 1)):
+        if finite:
+            (second,) = torch.autograd.grad(end, x, retain_graph=True)
+            (expected,) = torch.autograd.grad(near, x, retain_graph=True)
+            close(second.sum(), expected.sum(), atol=1e-6)
 
 
 def test_points_off_the_support():

@@ -165,6 +165,12 @@ def test_sticks_of_hardly_any_probability(p0: list[float], scale: float):
     assert found[~likely].max() < 1e-10
 
 
+def test_a_last_stick_of_hardly_any_probability_is_what_it_was_asked_for():
+    p0 = torch.tensor([0.5, 0.5 - 2e-13, 2e-13], dtype=DOUBLE)
+    found = fit_prior(p0, temperature=0.5, flow=StickBreaking()).recovered().probs
+    torch.testing.assert_close(found, p0, rtol=1e-2, atol=0)
+
+
 def test_integers_of_hardly_any_probability():
     p0 = torch.tensor([1e-11, 1 - 1e-11], dtype=DOUBLE)
     probs, _ = fit_prior(lambda k: torch.nn.functional.pad(p0, (0, len(k) - 2)), temperature=0.5).recovered()

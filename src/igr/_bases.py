@@ -38,12 +38,12 @@ def vector_base(base: Distribution) -> Distribution:
         base = Independent(base, 1, validate_args=False)
     if len(base.event_shape) != 1 or base.event_shape[0] < 1:
         raise ValueError(f"base must have event shape (K - 1,) with K >= 2, got {tuple(base.event_shape)}")
-    if isinstance(_support(base), (type(constraints.simplex), type(simplex), NearVertices)):
+    if isinstance(support_of(base), (type(constraints.simplex), type(simplex), NearVertices)):
         raise ValueError(f"base must have a density on R^(K - 1), and {base} lies on a simplex, a surface in it")
     return base
 
 
-def _support(base: Distribution) -> constraints.Constraint | None:
+def support_of(base: Distribution) -> constraints.Constraint | None:
     try:
         return base.support
     except NotImplementedError:  # a distribution that does not say
@@ -126,7 +126,7 @@ def log_prob(base: Distribution, y: Tensor) -> Tensor:
         return log_prob_of_noise(base, (y - normal.loc) / normal.scale)
     if not y.numel():  # which torch's own checks cannot be asked about
         return widen(y).sum(-1)
-    support = _support(base)
+    support = support_of(base)
     if support is None or is_real(support):
         return widen(base.log_prob(y))
     inside = support.check(y)
@@ -145,15 +145,17 @@ def affine(base: Distribution, r: float | Tensor, c: float | Tensor) -> Distribu
     if isinstance(base, Independent):
         inner = affine(base.base_dist, r, c)
         return None if inner is None else Independent(inner, base.reinterpreted_batch_ndims, validate_args=False)
+    if not isinstance(base, (Normal, Laplace, MultivariateNormal, LowRankMultivariateNormal)):
+        return None
+    dtype = wide_dtype(base.loc.dtype)  # what scalars are in does not decide that of the result
+    r, c = (x.to(dtype) if isinstance(x, Tensor) else x for x in (r, c))
     if isinstance(base, (Normal, Laplace)):
         return type(base)(r * base.loc + c, r * base.scale, validate_args=False)
     column = r.unsqueeze(-1) if isinstance(r, Tensor) and r.dim() else r
     if isinstance(base, MultivariateNormal):
         return MultivariateNormal(r * base.loc + c, scale_tril=column * base.scale_tril, validate_args=False)
-    if isinstance(base, LowRankMultivariateNormal):
-        factor, diagonal = column * base.cov_factor, r * r * base.cov_diag
-        return LowRankMultivariateNormal(r * base.loc + c, factor, diagonal, validate_args=False)
-    return None
+    factor, diagonal = column * base.cov_factor, r * r * base.cov_diag
+    return LowRankMultivariateNormal(r * base.loc + c, factor, diagonal, validate_args=False)
 
 
 def kl(p: Distribution, q: Distribution) -> Tensor | None:
@@ -174,11 +176,12 @@ def kl(p: Distribution, q: Distribution) -> Tensor | None:
 
 def _same_transforms(p: Distribution, q: Distribution) -> bool:
     """Whether what torch compares by value, the transforms of both, stays the same when it is trained."""
-    while isinstance(p, Independent) and isinstance(q, Independent):
-        p, q = p.base_dist, q.base_dist
-    if not isinstance(p, TransformedDistribution) or not isinstance(q, TransformedDistribution):
+    if isinstance(p, Independent) and isinstance(q, Independent):
+        return _same_transforms(p.base_dist, q.base_dist)
+    if type(p) is not TransformedDistribution or type(q) is not TransformedDistribution:  # whose subclasses know more
         return True
-    return same_map(ComposeTransform(p.transforms), ComposeTransform(q.transforms))
+    maps = ComposeTransform(p.transforms), ComposeTransform(q.transforms)
+    return same_map(*maps) and _same_transforms(p.base_dist, q.base_dist)
 
 
 def _full_gaussian_kl(mu1: Tensor, tril1: Tensor, mu2: Tensor, tril2: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Transform
 
 from igr import _bases
-from igr._checks import full_precision, log, values_checkable, wide_dtype, widen
+from igr._checks import full_precision, log, values_checkable, widen
 from igr._scalars import row, same_value, trained_apart
 from igr.transforms import SoftmaxPlusPlus, StickBreaking, VertexInterpolation, same_map
 
@@ -36,7 +36,7 @@ def kl(
         closed, same = _closed(p, p_maps, q, q_maps)
     if same is True:
         return closed
-    everywhere = len(p_maps) == 0 or _bases.is_real(p.support)
+    everywhere = len(p_maps) == 0 or _bases.is_real(_bases.support_of(p))
     infinite = everywhere and _infinite(p_maps, q_maps, q.event_shape)
     known = _either(same, infinite)
     if known is False or (isinstance(known, Tensor) and values_checkable(known) and not bool(known.all())):
@@ -82,9 +82,7 @@ def _in_coordinates_of(p_map: SoftmaxPlusPlus, q: Distribution, q_map: SoftmaxPl
     if all(_same_constant(a, b) for a, b in ((p_map.tau, q_map.tau), (p_map.delta, q_map.delta))):
         return q
     tau, other = (widen(t) if isinstance(t, Tensor) else t for t in (p_map.tau, q_map.tau))
-    r, c = tau / other, tau * (log(p_map.delta) - log(q_map.delta))
-    dtype = wide_dtype(_bases.example(q).dtype)  # what scalars are in does not decide that of the result
-    return _bases.affine(q, *(x.to(dtype) if isinstance(x, Tensor) else x for x in (r, c)))
+    return _bases.affine(q, tau / other, tau * (log(p_map.delta) - log(q_map.delta)))
 
 
 def _same_constant(a: float | Tensor, b: float | Tensor) -> bool:

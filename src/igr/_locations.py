@@ -15,7 +15,7 @@ from igr.recovery import masses_and_jacobian
 
 SURE = 50.0  # the location of a stick that takes all that is left
 NEGLIGIBLE = 1e-10  # probabilities below this are not told apart
-UNRESOLVED = 1e-12  # and below this not computed for sticks
+UNRESOLVED = 1e-13  # and below this not computed for sticks
 
 Map = Callable[[Tensor], tuple[Tensor, Tensor]]  # from x to a value and its Jacobian
 

@@ -372,8 +372,8 @@ def monte_carlo_recovered(
         generator: source of the noise; eager mode only.
 
     Returns:
-        Probabilities and standard errors, both ``batch_shape + (K,)``. The errors are those of a category seen once
-        more than it was, so that one never seen has an error as well.
+        Probabilities and standard errors, both ``batch_shape + (K,)``, NaN where parameters are. The errors are those
+        of a category seen once more than it was, so that one never seen has an error as well.
 
     Example:
         >>> from igr import InvertibleGaussian, Planar
@@ -386,12 +386,11 @@ def monte_carlo_recovered(
     if not isinstance(q, Relaxation) or not q.event_shape:
         raise TypeError(f"q must be a relaxation of this library on the simplex, got {describe(q)}")
     num_samples = check_count("num_samples", num_samples)
-    counts = count_categories(q, num_samples, generator).double()
-    counts = counts.masked_fill(counts.sum(-1, keepdim=True) != num_samples, math.nan)
-    dtype = torch.promote_types(q.dtype, torch.float32)
-    pessimistic = (counts + 1) / (num_samples + 2)
+    estimate = frequencies(count_categories(q, num_samples, generator), num_samples)
+    pessimistic = (estimate * num_samples + 1) / (num_samples + 2)
     error = (pessimistic * (1 - pessimistic) / num_samples).sqrt()
-    return MonteCarlo((counts / num_samples).to(dtype), error.to(dtype))
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    return MonteCarlo(estimate.to(dtype), error.to(dtype))
 
 
 @torch.no_grad()
@@ -400,8 +399,13 @@ def count_categories(q: Relaxation, num_samples: int, generator: torch.Generator
     counts = torch.zeros(q.batch_shape + q.event_shape, dtype=torch.int64, device=q._like.device)
     size = max(1, (IN_CACHE if counts.device.type == "cpu" else AT_ONCE) // max(1, counts.numel()))
     for start in range(0, num_samples, size):  # the relaxed samples, of which h(y) does not ask, are not computed
-        counts += q._tally(q._scores((min(size, num_samples - start),), generator))
+        counts = counts + q._tally(q._scores((min(size, num_samples - start),), generator))
     return counts
+
+
+def frequencies(counts: Tensor, num_samples: int) -> Tensor:
+    """How often each category was drawn, in float64; NaN in rows of which not all draws have been counted."""
+    return (counts.double() / num_samples).masked_fill(counts.sum(-1, keepdim=True) != num_samples, math.nan)
 
 
 @register_kl(Relaxation, Distribution)  # type: ignore[untyped-decorator]

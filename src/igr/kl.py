@@ -71,7 +71,8 @@ def categorical_kl(p: Distribution | Tensor, q: Distribution | Tensor) -> Tensor
 
     Note:
         A common substitute for the divergence of the relaxations themselves, which it is not: it does not see how far
-        from the vertices the relaxation is. Objectives that use it are not evidence bounds of the relaxed model.
+        from the vertices the relaxation is. Objectives that use it are not evidence bounds of the relaxed model. It is
+        infinite where q gives a category the probability zero, as estimates from samples do that have not seen it.
 
     References:
         Equation 8.

@@ -185,10 +185,11 @@ class Kumaraswamy(Distribution):
             torch.where(sure, 0.0, torch.where(never, -math.inf, log))
             for sure, never, log in ((one, zero, x.log()), (zero, one, (-x).log1p()))
         )
-        # the derivative at an end where the limit is finite, since the logarithms have none there
-        slope = torch.where(zero & (p.a == 1), 1 - p.b, torch.where(one & (p.b == 1), p.a - 1, 0.0)).detach()
-        log_p = log_density(p, log_x, log1m_x) + slope * (value - value.detach())
-        return torch.where(outside, -math.inf, log_p)
+        # what is zero at an end where the limit is finite, and has the derivatives that the logarithms do not have
+        at_zero = (p.b - 1) * (-torch.where(zero, value, 0.5)).log1p()
+        at_one = (p.a - 1) * torch.where(one, value, 0.5).log()
+        rest = torch.where(zero & (p.a == 1), at_zero, torch.where(one & (p.b == 1), at_one, 0.0))
+        return torch.where(outside, -math.inf, log_density(p, log_x, log1m_x) + rest)
 
     def log_prob_from_log(self, log_x: Tensor, log1m_x: Tensor) -> Tensor:
         """:meth:`log_prob` as a function of log x and log(1 - x), where x may be within rounding of 0 or 1.

@@ -192,12 +192,13 @@ def match_moments(
         if not fixed:
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate * 0.5 * (1 + math.cos(math.pi * step / num_steps))
+        optimizer.zero_grad()
         with torch.enable_grad():
             mean = _mean(relaxation().rsample((num_samples,), generator=generator))
             loss = _squared_error(mean, p0)
         moving = [each for group in optimizer.param_groups for each in group["params"] if each.requires_grad]
-        for each, gradient in zip(moving, torch.autograd.grad(loss, moving, allow_unused=True), strict=True):
-            each.grad = gradient  # nothing else that the relaxation is made of gets one
+        if moving:
+            loss.backward(inputs=moving)  # nothing else that the relaxation is made of gets a gradient
         optimizer.step()
         losses.append(loss.item())
         if callback is not None:

@@ -89,3 +89,9 @@ def test_divergences_are_infinite_where_the_other_has_probability_zero(dtype: to
     found = igr.categorical_kl(Bernoulli(probs=bits), Bernoulli(probs=others)).double()
     expected = kl_divergence(Bernoulli(probs=bits.double()), Bernoulli(probs=others.double()))
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_what_is_not_known_stays_so():
+    for kind in (Categorical, OneHotCategorical, Bernoulli):
+        unknown = kind(probs=torch.full((1, 3), math.nan), validate_args=False)
+        assert igr.categorical_kl(unknown, kind(logits=torch.zeros(1, 3))).isnan().all()

@@ -19,7 +19,7 @@ from torch import Tensor
 from igr._bases import diagonal_normal
 from igr._checks import broadcast, check_parameter, check_range, check_tensor, describe, widen
 from igr._draws import fusible
-from igr._relaxation import count_categories
+from igr._relaxation import count_categories, frequencies
 from igr.distributions import InvertibleGaussian, InvertibleReparameterization, Relaxation
 from igr.kl import categorical_kl
 from igr.transforms import SoftmaxPlusPlus, StickBreaking, VertexInterpolation
@@ -93,13 +93,12 @@ def frequency_table(
     counts = _counts_by_kernel(q, num_samples, generator)
     if counts is None:
         counts = count_categories(q, num_samples, generator)
-    probs = (1 - mix) * (counts.double() / num_samples) + mix / counts.shape[-1]
-    probs = probs.masked_fill(counts.sum(-1, keepdim=True) != num_samples, math.nan)
+    probs = (1 - mix) * frequencies(counts, num_samples) + mix / counts.shape[-1]
     return probs.log().to(widen(q._like).dtype)
 
 
 def _counts_by_kernel(q: Relaxation, num_samples: int, generator: torch.Generator | None) -> Tensor | None:
-    """The same by a kernel, where one can, but none where parameters are infinite as well."""
+    """What :func:`count_categories` returns, by a kernel where one can; but none where parameters are infinite."""
     if not isinstance(q, InvertibleReparameterization) or type(q) not in KNOWN:
         return None
     normal = diagonal_normal(q.base)
