@@ -11,6 +11,7 @@ from run_cases import checkpoints, options, run
 from igr.paper import products, records
 from igr.paper.data import DataError
 from igr.paper.ensemble import Ensemble
+from igr.paper.measure import assess
 from igr.paper.run import _Work, run_cell
 from igr.paper.specs import SPECS, Vae
 
@@ -57,6 +58,30 @@ def test_published_protocol_chooses_on_the_test_split(id, tmp_path):
     assert all(r["metrics"].keys() == {"train", "test"} and r["images"]["validation"] == 0 for r in found)
     assert {r["prior_temperature"] for r in found} == ({0.5} if "gs" in id else {None})
     assert any("log_likelihood_published_20" in r["metrics"]["test"] for r in found)
+
+
+@pytest.mark.parametrize(
+    ("id", "protocol", "splits"),
+    [
+        ("beyond/mnist/linear/igr-i+script", "published", ["train", "test"]),
+        ("beyond/mnist/linear/igr-i+script", "honest", ["train", "validation", "test"]),
+        ("table1/mnist/linear/igr-i", "published", ["train", "test", "test"]),
+    ],
+)
+def test_a_sole_configuration_is_measured_once_on_each_split(id, protocol, splits, tmp_path, monkeypatch):
+    asked = []
+
+    def recording(*arguments, **options):
+        asked.append(arguments[2])
+        return assess(*arguments, **options)
+
+    monkeypatch.setattr("igr.paper.run.assess", recording)
+    found, _ = run(SPECS[id].with_protocol(protocol).shortened(), tmp_path, smoke_images=100)
+    assert asked == splits
+    wanted = {"elbo_discrete", "log_likelihood", "log_likelihood_published_20", "log_likelihood_ais"}
+    chosen = [record for record in found if record["selected"]]
+    assert len(chosen) in (2, 4)
+    assert all(record["metrics"]["test"].keys() >= wanted for record in chosen)
 
 
 def broken_at(monkeypatch, epoch, member, **values):

@@ -222,10 +222,17 @@ class _Work:
             curves.setdefault(name, before).append(_plain(values))
 
     def measure(self) -> None:
-        """Metrics of all members on the splits that choices may look at, then of the chosen ones on the test split."""
+        """Metrics of all members on the splits that choices may look at, then of the chosen ones on the test split.
+
+        A sole configuration is chosen whatever it has, so that its test images are looked at once under any protocol.
+        """
         first, alive = SPLITS[self.cell.protocol], self.ensemble.alive
+        sole = len({member.configuration for member in self.ensemble.members}) == 1
         self._measure("train", "train", alive)
-        self._measure(first, first, alive)
+        if sole and first == "test":
+            self._measure("test", "chosen", alive, full=True)
+        else:
+            self._measure(first, first, alive)
         if self.notes["chosen"] is None:  # once and for all: what is measured later has no say in it
             self.notes["chosen"] = self._choose()
             checkpoint.update(self.folder, {"notes": self.notes})
