@@ -161,6 +161,7 @@ def test_settings_of_the_published_script(tables):
     found = []
     for method, label, criterion, settings in (
         ("igr-i", "IGR-I", BOUND, ("tau", "script")),
+        ("igr-planar", "IGR-Planar", BOUND, ("script",)),
         ("gs", "GS", ELBO, ("script",)),
     ):
         paper = [SPECS[f"{table}/{method}"].paper.value for table in ("table1/mnist/linear", "train-elbo/mnist")]
