@@ -39,7 +39,10 @@ def vector_base(base: Distribution) -> Distribution:
     if len(base.event_shape) != 1 or base.event_shape[0] < 1:
         raise ValueError(f"base must have event shape (K - 1,) with K >= 2, got {tuple(base.event_shape)}")
     if isinstance(support_of(base), (type(constraints.simplex), type(simplex), NearVertices)):
-        raise ValueError(f"base must have a density on R^(K - 1), and {base} lies on a simplex, a surface in it")
+        raise ValueError(
+            f"base must have a density on R^(K - 1), and {base} lies on a simplex, a surface in it; give K - 1 free "
+            "coordinates, such as those of a Normal"
+        )
     return base
 
 

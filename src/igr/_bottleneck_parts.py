@@ -105,7 +105,10 @@ def _parts_of(relaxation: str, prior: Relaxation, N: int, K: int) -> PriorParts:
     if shape not in {(K,), (N, K)}:
         raise ValueError(f"prior must have batch shape () or ({N},) and {K} categories, got {prior}")
     if isinstance(prior, InvertibleGaussian) and not same_value(prior.delta, 1.0):
-        raise ValueError(f"the prior of {relaxation} must have delta=1, as the layer has, got {prior}")
+        raise ValueError(
+            f"the prior of {relaxation} must have delta=1, as the layer has, got {prior}; make it so, or give "
+            "its probabilities"
+        )
     log_probs = prior.recovered().logits.detach()
     if isinstance(prior, InvertibleGaussian):
         return PriorParts(log_probs, prior.loc.detach(), prior.scale.detach())
