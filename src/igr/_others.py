@@ -22,7 +22,7 @@ def log_prob_on_simplex(d: Distribution, log_z: Tensor) -> Tensor:
     """log d(z), ``(*, K)`` to ``(*)``: at the logarithms themselves where the density is known by them.
 
     Raises:
-        ValueError: it is not known by them, and a coordinate of z has underflowed.
+        ValueError: it is not known by them, and a coordinate of z has underflowed, or rounded to one.
     """
     if _has_density_of(d, Dirichlet):
         alpha = widen(d.concentration)
@@ -67,8 +67,11 @@ def _of_rows(temperature: Tensor | float) -> bool:
 
 
 def logits_of(d: Categorical | OneHotCategorical | Bernoulli) -> Tensor:
-    """The logits, of at least float32, normalised or log-odds: infinite where probabilities that d was made of are
-    zero or one, which torch moves inwards by the rounding of their dtype."""
+    """Normalised logits, or the log-odds of a Bernoulli, of at least float32.
+
+    Infinite where probabilities that d was made of are zero or one, which torch moves inwards by a rounding of their
+    dtype.
+    """
     inner = d._categorical if isinstance(d, OneHotCategorical) else d
     probs = inner.__dict__.get("probs")
     if probs is None or inner._param is not probs:
